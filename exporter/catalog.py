@@ -1,0 +1,167 @@
+"""The one vocabulary: every metric that vllm-vitals serves, and what each means.
+
+The exporter, the rules, the dashboards, the review and the README table all read their names from here; a name typed
+elsewhere is a bug that a test catches. ``native`` says whether recording rules over raw vLLM series can say the same
+thing without the daemon, and why not where they can't.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+NAMESPACE = "vllm_vitals_"
+ENGINE_LABELS = ("target", "model_name", "engine")
+TARGET_LABELS = ("target",)
+SOURCES = ("request", "inter_token")
+BOUNDS = ("estimate", "lower", "upper")
+
+
+class Kind(StrEnum):
+    """The Prometheus type."""
+
+    GAUGE = "gauge"
+    COUNTER = "counter"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One family. ``name`` has no namespace; a counter's ends in ``_total``; ``labels`` come after the scope's own."""
+
+    name: str
+    kind: Kind
+    help: str
+    scope: tuple[str, ...] = ENGINE_LABELS
+    labels: tuple[str, ...] = ()
+    native: bool = True
+    why_not_native: str = ""
+
+    @property
+    def full_name(self) -> str:
+        """The name on the wire."""
+        return NAMESPACE + self.name
+
+    @property
+    def all_labels(self) -> tuple[str, ...]:
+        """The scope's labels, then this family's own."""
+        return self.scope + self.labels
+
+
+def _gauge(name: str, text: str, labels: tuple[str, ...] = (), scope: tuple[str, ...] = ENGINE_LABELS, no: str = "") -> Metric:
+    return Metric(name, Kind.GAUGE, text, scope, labels, not no, no)
+
+
+def _counter(name: str, text: str, labels: tuple[str, ...] = (), scope: tuple[str, ...] = ENGINE_LABELS, no: str = "") -> Metric:
+    return Metric(name, Kind.COUNTER, text, scope, labels, not no, no)
+
+
+def _histogram(name: str, text: str) -> Metric:
+    return Metric(name, Kind.HISTOGRAM, text, ENGINE_LABELS, (), False, _COPIES)
+
+
+_COPIES = "native mode never copies histograms: its dashboards read vLLM's own buckets"
+_IN_LABELS = "sits in a label's value, which PromQL cannot read as a number"
+_BOUNDS_NO = "PromQL cannot say the bounds of the bucket that holds a quantile"
+_LOGS = "comes from logs"
+_DAEMON = "about the daemon itself"
+_MEMORY = "needs a memory of the last day"
+_SCRIPT = "needs the advice table"
+
+# What vLLM says, under names that no release changes.
+NORMALISED = (
+    _gauge("requests_running", "Requests in the running batch."),
+    _gauge("requests_waiting", "Requests waiting, by reason: capacity, deferred, or unsplit before vLLM 0.20.", ("reason",)),
+    _gauge("kv_cache_usage_ratio", "KV cache blocks in use, 0 to 1, at the last scrape. Dips while victims free blocks."),
+    _gauge("kv_cache_capacity_tokens", "Tokens of KV cache that this engine has.", no=_IN_LABELS),
+    _counter("preemptions_total", "Preemption events as vLLM delivers them (may be late)."),
+    _counter("prompt_tokens_total", "Prompt tokens of requests that produced their first output, cached ones included."),
+    _counter("prompt_tokens_computed_total", "Prompt tokens that were computed, not found in a cache (vLLM 0.16 on)."),
+    _counter("generation_tokens_total", "Generated tokens."),
+    _counter("responses_total", "Finished responses by reason. vLLM does not count client disconnects.", ("finished_reason",)),
+    _counter("prefix_cache_queries_total", "Tokens looked up in the prefix cache."),
+    _counter("prefix_cache_hits_total", "Tokens found in the prefix cache."),
+    _histogram("tpot_seconds", "Time per output token of finished requests (one observation a request, vLLM 0.11 on)."),
+    _histogram("inter_token_latency_seconds", "Gap between two outputs of a request (one observation a gap)."),
+    _histogram("ttft_seconds", "Time to first token, queueing included."),
+    _histogram("e2e_latency_seconds", "Arrival to finish."),
+    _histogram("queue_time_seconds", "Arrival to first schedule; waiting after a preemption is not in it."),
+    _histogram("request_prompt_tokens", "Prompt length of finished requests."),
+    _histogram("request_output_tokens", "Output length of finished requests."),
+    _histogram("request_max_tokens", "max_tokens of finished requests, after the server's default."),
+    _histogram("request_preemptions", "Preemptions of each finished request (vLLM 0.30 on)."),
+)
+
+DERIVED = (
+    _gauge("state", "1 for the state that the engine is in, 0 for every other.", ("state",)),
+    _gauge("state_since_timestamp_seconds", "When the engine entered its state."),
+    _gauge("window_seconds", "Length of the window that rates and states come from; shorter on a young engine.", no=_DAEMON),
+    _gauge("preemptions_per_second", "Preemption events a second over the fast window."),
+    _gauge("preemptions_per_completion", "R: preemptions per finished request, over the shortest window with 20 finishes."),
+    _gauge("repeat_preemption_ratio", "Share of finished requests that were preempted twice or more (vLLM 0.30 on)."),
+    _gauge("recompute_tax_ratio", "Estimated share of the work that recomputes what preemption threw away."),
+    _gauge("recompute_tax_lower_ratio", "Lower bound of the recompute tax."),
+    _gauge("recompute_tax_upper_ratio", "Upper bound of the recompute tax."),
+    _gauge("kv_cache_usage_max_ratio", "Largest KV usage over the fast window."),
+    _gauge("kv_cache_demand_ratio", "KV usage if every waiting request ran too; above 1 the cache is too small.", no=_IN_LABELS),
+    _gauge("kv_cache_full_windows", "Requests at max_model_len that fit the KV cache at once.", no=_IN_LABELS),
+    _gauge("tpot_p50_seconds", "Median TPOT over the slow window, with its bucket's bounds.", ("source", "bound"), no=_BOUNDS_NO),
+    _gauge("tpot_p99_seconds", "p99 TPOT over the slow window, with its bucket's bounds.", ("source", "bound"), no=_BOUNDS_NO),
+    _gauge("tpot_p99_p50_ratio", "p99 over p50 TPOT, with bounds; absent below resolution.", ("source", "bound"), no=_BOUNDS_NO),
+    _gauge("ttft_p99_seconds", "p99 time to first token over the slow window, with bounds.", ("bound",), no=_BOUNDS_NO),
+    _gauge("stall_gaps_per_second", "Inter-token gaps longer than 1 s, a second: where preemption shows."),
+    _gauge("truncated_ratio", "Share of responses that ended by length, over the slow window."),
+    _gauge("output_tokens_mean", "Mean output length over the slow window."),
+    _gauge("prompt_tokens_mean", "Mean prompt length over the slow window."),
+    _gauge("output_tokens_cv", "Coefficient of variation of output length, from buckets.", no=_BOUNDS_NO),
+    _gauge("output_tokens_straggler_ratio", "p99 output length over the mean.", no=_BOUNDS_NO),
+    _gauge("prefix_cache_hit_ratio", "Share of looked-up tokens found in the prefix cache, over the fast window."),
+    _gauge("inflight_output_tokens_estimate", "Tokens since the last completion per request present: some request made about that many.",
+           no="needs the counter's value at the last completion"),
+    _gauge("abandoned_requests_per_second", "Requests that started and left without finishing, an estimate."),
+    _gauge("expected_wait_seconds", "Waiting requests over the completion rate."),
+    _gauge("useful_tokens_per_second", "Generated plus computed prompt tokens a second; recomputation is not in it."),
+    _gauge("useful_tokens_baseline_per_second", "Median useful rate at this concurrency and length, last 24 h, without preemption.", no=_MEMORY),
+    _gauge("advice", "1 for each piece of advice in force.", ("knob", "direction"), no=_SCRIPT),
+    _counter("death_spirals_total", "Times the engine entered death_spiral.", no=_DAEMON),
+    _counter("state_seconds_total", "Seconds spent in each state.", ("state",), no=_DAEMON),
+)  # fmt: skip
+
+SERVER = (
+    _gauge("server_info", "1, with what the server is.", ("version", "dialect"), TARGET_LABELS, no=_IN_LABELS),
+    _gauge("server_setting", "A numeric setting of the server.", ("name",), TARGET_LABELS, no=_IN_LABELS),
+    _gauge("server_setting_overridden", "1 where the start-up log confirms a configured default, 0 where it dropped it.",
+           ("name",), TARGET_LABELS, no=_LOGS),
+)  # fmt: skip
+
+LOGS = (
+    _counter("log_records_total", "Log lines read, by what became of each.", ("source", "result"), (), no=_LOGS),
+    _counter("log_responses_total", "Finished responses seen in logs.", ("model_name", "route", "source"), (), no=_LOGS),
+    _counter("log_truncated_responses_total", "Responses cut at a cap, by which cap: request, server_default, context_window, unknown.",
+             ("model_name", "route", "source", "cap"), (), no=_LOGS),
+    _counter("log_reasoning_truncated_total", "Responses cut inside their reasoning, with no answer.", ("model_name", "route", "source"), (), no=_LOGS),
+    _counter("log_finish_reason_disagreements_total", "Responses at their cap whose finish reason says otherwise.",
+             ("model_name", "route", "source"), (), no=_LOGS),
+    _counter("log_generated_tokens_total", "Completion tokens of logged responses.", ("model_name", "route", "source"), (), no=_LOGS),
+    _counter("log_unreturned_tokens_total", "Generated tokens that were cut away before the client saw them.",
+             ("model_name", "route", "source"), (), no=_LOGS),
+    _counter("log_engine_errors_total", "Engine errors in logs, by kind, whatever their level.", ("source", "kind"), (), no=_LOGS),
+    _gauge("log_tpot_p50_seconds", "Exact median TPOT from logged responses.", ("model_name", "route", "source"), (), no=_LOGS),
+    _gauge("log_tpot_p99_seconds", "Exact p99 TPOT from logged responses.", ("model_name", "route", "source"), (), no=_LOGS),
+    _gauge("log_output_tokens_mean", "Mean output length of logged responses.", ("model_name", "route", "source"), (), no=_LOGS),
+    _gauge("log_output_tokens_cv", "Coefficient of variation of output length; route=\"\" is all routes mixed.",
+           ("model_name", "route", "source"), (), no=_LOGS),
+    _gauge("log_predicted_length_error_ratio", "Mean (predicted - actual) / actual output length; below 0 is under-prediction.",
+           ("model_name", "route", "source"), (), no=_LOGS),
+)  # fmt: skip
+
+SELF = (
+    _gauge("build_info", "1, with the version that runs.", ("version", "python"), (), no=_DAEMON),
+    _gauge("target_up", "1 where the last scrape gave a usable body.", (), TARGET_LABELS),
+    _gauge("last_scrape_timestamp_seconds", "When the last good scrape was taken.", (), TARGET_LABELS, no=_DAEMON),
+    _gauge("scrape_duration_seconds", "How long the last scrape took.", (), TARGET_LABELS, no=_DAEMON),
+    _counter("scrape_errors_total", "Failed scrapes by reason.", ("reason",), TARGET_LABELS, no=_DAEMON),
+    _counter("invalid_samples_total", "Samples dropped because they cannot be true.", ("family",), TARGET_LABELS, no=_DAEMON),
+    _gauge("unknown_vllm_families", "vLLM families that this version of the exporter does not know.", (), TARGET_LABELS, no=_DAEMON),
+)  # fmt: skip
+
+METRICS: tuple[Metric, ...] = NORMALISED + DERIVED + SERVER + LOGS + SELF
+BY_NAME = {metric.name: metric for metric in METRICS}

@@ -1,0 +1,78 @@
+"""What one scrape of one engine says, in names that no vLLM release changes.
+
+`dialect.normalise` builds these from a body; everything after it sees only these. ``None`` means the server did not
+say: absent is never 0.
+"""
+
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """A cumulative histogram as vLLM exposes it.
+
+    ``bounds`` are the finite upper bounds, ascending, in the family's unit; ``counts`` has one more entry, the +Inf
+    bucket, and is cumulative. ``sum`` is in the family's unit.
+    """
+
+    bounds: tuple[float, ...]
+    counts: "array[float]"
+    sum: float
+
+    @property
+    def count(self) -> float:
+        """Observations in all."""
+        return self.counts[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSample:
+    """One engine (data-parallel rank) at one scrape. Counters are cumulative as vLLM reports them.
+
+    ``histograms`` is keyed by our catalogue's name (``tpot_seconds``, ``ttft_seconds``, ...). ``kv_usage`` is 0-1.
+    ``kv_capacity_tokens`` is this engine's own share, also where vLLM sums ``num_gpu_blocks`` over ranks.
+    ``started_at`` is when the counters began (epoch s: ``_created`` or ``process_start_time_seconds``) where known.
+    """
+
+    running: float | None = None
+    waiting: float | None = None
+    waiting_by_reason: Mapping[str, float] = field(default_factory=dict)
+    kv_usage: float | None = None
+    kv_capacity_tokens: float | None = None
+    asleep: bool | None = None
+    updating_weights: bool = False
+    preemptions: float | None = None
+    prompt_tokens: float | None = None
+    generation_tokens: float | None = None
+    prompt_tokens_computed: float | None = None
+    steps: float | None = None
+    responses: Mapping[str, float] | None = None
+    prefix_cache_queries: float | None = None
+    prefix_cache_hits: float | None = None
+    rejections: float | None = None
+    histograms: Mapping[str, Histogram] = field(default_factory=dict)
+    started_at: float | None = None
+    prefix_caching: bool | None = None
+    kv_connector: bool = False
+
+    @property
+    def completions(self) -> float | None:
+        """Finished responses of every reason, or None where the server has not said."""
+        return None if self.responses is None else sum(self.responses.values())
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSample:
+    """One scrape of one server: its engines by (model_name, engine), and what was odd about the body.
+
+    ``invalid`` counts samples dropped as impossible, by our family name. ``unknown_families`` are vLLM families that
+    the dialect table does not list: counted, never fatal. ``dialect`` names the era whose spellings were seen.
+    """
+
+    engines: Mapping[tuple[str, str], EngineSample]
+    dialect: str
+    invalid: Mapping[str, int] = field(default_factory=dict)
+    unknown_families: frozenset[str] = frozenset()
+    settings: Mapping[str, str] = field(default_factory=dict)

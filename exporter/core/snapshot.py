@@ -1,0 +1,184 @@
+"""What we say about a target and its engines: immutable values that every page, metric and log line is drawn from."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+from exporter.core.sample import EngineSample
+
+
+class State(StrEnum):
+    """The state of an engine, worst first; exactly one holds."""
+
+    DOWN = "down"
+    STALLED = "stalled"
+    DEATH_SPIRAL = "death_spiral"
+    THRASHING = "thrashing"
+    BLIND = "blind"
+    STARVED = "starved"
+    PREEMPTING = "preempting"
+    SATURATED = "saturated"
+    KV_PRESSURE = "kv_pressure"
+    HEALTHY = "healthy"
+    IDLE = "idle"
+    ASLEEP = "asleep"
+    UNKNOWN = "unknown"
+
+    @property
+    def severity(self) -> Literal["critical", "warning", "ok", "unknown"]:
+        """What `check` exits with: critical 2, warning 1, ok 0, unknown 3."""
+        return _SEVERITY[self]
+
+    @property
+    def rank(self) -> int:
+        """0 is worst."""
+        return _RANK[self]
+
+
+_RANK = {state: rank for rank, state in enumerate(State)}
+_SEVERITY: Mapping[State, Literal["critical", "warning", "ok", "unknown"]] = {
+    State.DOWN: "critical",
+    State.STALLED: "critical",
+    State.DEATH_SPIRAL: "critical",
+    State.THRASHING: "warning",
+    State.BLIND: "unknown",
+    State.STARVED: "warning",
+    State.PREEMPTING: "warning",
+    State.SATURATED: "warning",
+    State.KV_PRESSURE: "warning",
+    State.HEALTHY: "ok",
+    State.IDLE: "ok",
+    State.ASLEEP: "ok",
+    State.UNKNOWN: "unknown",
+}
+
+
+class Role(StrEnum):
+    """What work an engine does, from config or inferred from its finishes."""
+
+    SERVE = "serve"
+    PREFILL = "prefill"
+    DECODE = "decode"
+    POOLING = "pooling"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A derived number: a value with optional bounds, or absent, or invalid, and why."""
+
+    value: float | None
+    lower: float | None = None
+    upper: float | None = None
+    status: Literal["value", "absent", "invalid"] = "value"
+    why: str = ""
+
+
+def absent(why: str) -> Reading:
+    """A number that cannot be known now, and the reason a person would want to read."""
+    return Reading(None, status="absent", why=why)
+
+
+def invalid(why: str) -> Reading:
+    """A number that was there but cannot be true."""
+    return Reading(None, status="invalid", why=why)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One line of proof for the state: what was measured, and the limit it is judged by."""
+
+    text: str
+    value: float | None = None
+    limit: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What to do. ``when`` is now (no restart) or restart (one knob). ``size`` says how far, with its arithmetic."""
+
+    symptom: str
+    when: Literal["now", "restart"]
+    knob: str
+    direction: Literal["up", "down", "set", "do"]
+    size: str
+    watch: str
+    cost: str
+
+
+@dataclass(frozen=True, slots=True)
+class EngineKey:
+    """The identity of what is judged."""
+
+    target: str
+    model_name: str
+    engine: str
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSnapshot:
+    """Everything known about one engine after a poll.
+
+    ``at`` is when its last good sample was taken (epoch s); ``readings`` is keyed by the catalogue's name without the
+    namespace, with ``.inter_token`` appended for the second source. ``unknown`` says what cannot be known and why.
+    """
+
+    key: EngineKey
+    state: State
+    since: float
+    at: float | None
+    role: Role = Role.SERVE
+    sample: EngineSample | None = None
+    readings: Mapping[str, Reading] = field(default_factory=dict)
+    evidence: tuple[Evidence, ...] = ()
+    advice: tuple[Advice, ...] = ()
+    unknown: tuple[str, ...] = ()
+    state_seconds: Mapping[State, float] = field(default_factory=dict)
+    death_spirals: int = 0
+    window_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    """One attempt to read a target: a body, or the reason why there is none.
+
+    ``reason`` is one of `SCRAPE_ERRORS`, empty on success; ``detail`` is one line for a person.
+    """
+
+    at: float
+    duration_s: float
+    body: bytes | None
+    reason: str = ""
+    detail: str = ""
+
+
+# The closed set of reasons; those in DOWN_REASONS mean nothing answered, all others that something did.
+SCRAPE_ERRORS = (
+    "refused", "dns", "unreachable", "timeout", "tls", "unauthorized", "not_found", "http_error", "redirect",
+    "not_metrics", "no_vllm_metrics", "empty", "too_large", "too_many_series", "truncated", "encoding", "malformed",
+    "duplicate", "protocol",
+)  # fmt: skip
+DOWN_REASONS = frozenset({"refused", "dns", "unreachable"})
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSnapshot:
+    """One target after a poll: whether it answers, and its engines, worst first.
+
+    A target never yet seen has ``up`` False and one engine without a name, so that it shows.
+    """
+
+    target: str
+    up: bool
+    at: float
+    duration_s: float
+    last_scrape_at: float | None = None
+    reason: str = ""
+    detail: str = ""
+    errors: Mapping[str, int] = field(default_factory=dict)
+    invalid: Mapping[str, int] = field(default_factory=dict)
+    dialect: str = ""
+    version: str = ""
+    unknown_families: frozenset[str] = frozenset()
+    settings: Mapping[str, str] = field(default_factory=dict)
+    engines: tuple[EngineSnapshot, ...] = ()

@@ -1,0 +1,64 @@
+"""The numbers that states are judged by. Each comes from recordings (tests/data) or says whose idea it was.
+
+Change one only with a recording in hand: `vllm-vitals check --replay` shows what it would have said.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """Defaults for every engine; a target may override any of them in the config file. Times are in seconds."""
+
+    # Rates and states. Move up where one request takes minutes and 60 s holds too little to judge; never below 4 scrapes.
+    fast_window: float = 60.0
+    # Quantiles and shares. Move up for rarely used models, so that p99 has enough requests behind it.
+    slow_window: float = 600.0
+    # A younger engine answers once its samples span this long.
+    min_span: float = 5.0
+    # A condition must hold this long before thrashing or death_spiral is said. Move up if bursts page you.
+    hold: float = 30.0
+    # ... and stay below half its entry level this long before it is taken back.
+    release: float = 60.0
+
+    # No token, step or KV progress with work present. Move up if one prefill step may take longer than this.
+    stall_after: float = 45.0
+    # The same before the first completion since start (lazy compilation), and while only the step counter moves.
+    stall_after_start: float = 180.0
+    # Thrashing, death_spiral and stalled survive a blind spell this long, with their age.
+    blind_hold: float = 300.0
+    # Failed scrapes in a row before down or blind is said.
+    failures: int = 3
+
+    # R (preemptions per completion) of thrashing. Healthy engines were measured at 0.07-0.24, thrash at 0.66 and up.
+    thrash_preemptions_per_completion: float = 0.5
+    # Share of finished requests preempted twice or more. Healthy: below 0.06.
+    thrash_repeat_ratio: float = 0.10
+    # R of the death spiral, together with the tax below. Measured: 10 and more.
+    spiral_preemptions_per_completion: float = 1.0
+    # Share of work that is recomputation. A thrash was measured at 0.19-0.23, a spiral at 0.78-0.80.
+    spiral_recompute_tax: float = 0.40
+    # Below so many preemptions in the window nothing is concluded from them.
+    min_preemptions: float = 10.0
+    # R is taken over the shortest window that holds so many completions.
+    min_completions: float = 20.0
+    # No generation token for so long, under preemptions, is a spiral whatever R says.
+    spiral_silence: float = 30.0
+    # Generation at or under this share of what it was before the first preemption is a collapse.
+    spiral_generation_share: float = 0.3
+
+    # Mean inter-token latency against its own baseline, and prefill work against generation, for starved.
+    starved_latency_factor: float = 3.0
+    starved_prefill_factor: float = 5.0
+    # Share of the window's scrapes with a queue, for saturated.
+    saturated_share: float = 0.8
+    # Largest KV usage over the window, for kv_pressure. Move up for fleets that run full on purpose.
+    kv_pressure_ratio: float = 0.90
+
+    # Share of finishes with at most one output token that makes an engine a prefill engine.
+    prefill_share: float = 0.95
+    # What a victim loses of its context: mid-prefill victims without prefix caching lost 0.40-0.49 of it.
+    lost_share: float = 0.4
+    lost_share_prefix_caching: float = 0.1
+    # Windows without preemption, at this concurrency and length, that the useful baseline needs.
+    baseline_windows: int = 30

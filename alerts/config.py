@@ -1,0 +1,216 @@
+"""Everything about the rules that a user may change: where they run, whom they serve, and every limit.
+
+`load` reads a YAML file over the defaults and names the key of each mistake. Each limit carries the sentence that says
+when to move it; the runbooks print the same sentence. Limits of the states themselves are the daemon's
+(`exporter.core.thresholds`), since both producers must judge by the same numbers.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from exporter.core.thresholds import Thresholds
+
+Indicator = Literal["ttft", "tpot", "inter_token", "e2e", "queue_time"]
+Share = Annotated[float, Field(gt=0, lt=1)]
+Positive = Annotated[float, Field(gt=0)]
+Seconds = Annotated[int, Field(gt=0)]
+LabelName = Annotated[str, Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_]*$")]
+
+
+class ConfigError(Exception):
+    """The config file cannot be used; the text names each key and its mend."""
+
+
+def _limit(default: float, move: str) -> Any:
+    return field(default=default, metadata={"move": move})
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of the alerts. Durations end in ``_for`` or ``_seconds`` and are whole seconds."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    ttft_objective_seconds: Positive = _limit(10, "Move it to the longest wait that your users accept before the first token.")
+    queue_for: Seconds = _limit(900, "Move it up where a queue is planned, as in a nightly run; mark that service batch instead if you can.")
+    thrash_rise_seconds: Seconds = _limit(600, "Move it down if a wait that has grown for less than ten minutes already hurts you.")
+    thrash_for: Seconds = _limit(300, "Move it up if short bursts of mutual eviction open tickets that nobody acts on.")
+    unavailable_for: Seconds = _limit(180, "Move it above the time that your server takes to restart, if a restart must not page.")
+    engine_down_for: Seconds = _limit(600, "Move it above the time that a replica takes to load its weights.")
+    preempting_for: Seconds = _limit(1800, "Move it up for fleets that are run full on purpose.")
+    kv_pressure_for: Seconds = _limit(3600, "Move it up for fleets that are run full on purpose.")
+    tail_ratio: Positive = _limit(4, "Healthy servers were measured between 1.1 and 3.4. Move it up if your mix of lengths is wide.")
+    tail_samples: Positive = _limit(200, "Never below 100: a p99 needs requests behind it.")
+    tail_for: Seconds = _limit(900, "Move it up if a tail of a few minutes is of no use to you.")
+    truncated_ratio: Share = _limit(0.3, "Move it to the share of cut answers that your product accepts; up for benchmarks that always run to the cap.")
+    truncated_samples: Positive = _limit(50, "Move it up for models whose answers vary with the hour.")
+    truncated_for: Seconds = _limit(1800, "Move it down while you are changing max_tokens.")
+    reasoning_truncated_ratio: Share = _limit(0.05, "Each of these answers is empty for its reader: move it up only if you retry them.")
+    reasoning_samples: Positive = _limit(20, "Move it up for rarely used routes.")
+    starved_for: Seconds = _limit(300, "Move it up where long prompts come in short bursts that you accept.")
+    runaway_factor: Positive = _limit(8, "How many times the mean output one unfinished request must have made. Move it up for heavy-tailed outputs.")
+    runaway_tokens: Positive = _limit(4096, "Below this many tokens nobody minds. Move it to the length at which you would look at a request.")
+    runaway_for: Seconds = _limit(600, "Move it up if long answers are normal here.")
+    straggler_ratio: Positive = _limit(8, "p99 output length over the mean, where no SLO states its own. Move it to what you planned for.")
+    straggler_samples: Positive = _limit(200, "Never below 100: a p99 needs requests behind it.")
+    straggler_for: Seconds = _limit(1800, "Move it down after a change of prompts or of the model.")
+    assumption_factor: Positive = _limit(1.5, "How far the output length may leave the one that an SLO assumes.")
+    imbalance_factor: Positive = _limit(3, "Move it up where the balancer pins sessions to ranks on purpose.")
+    imbalance_requests: Positive = _limit(10, "Below this many requests on the busiest rank, imbalance costs nothing.")
+    imbalance_for: Seconds = _limit(1800, "Move it down if you tune a balancer.")
+    blind_for: Seconds = _limit(300, "Move it up for servers whose /metrics is slow under load; better, raise the scrape timeout.")
+    asleep_for: Seconds = _limit(300, "Move it above the time that waking a server takes.")
+    silent_seconds: Seconds = _limit(300, "Move it up for models with so little traffic that a healthy replica may be without work this long.")
+    stale_seconds: Seconds = _limit(120, "Move it above four scrape intervals of the exporter.")
+    slo_samples: Positive = _limit(20, "Below this many requests in the short window an SLO is not judged. Move it up for noisy small models.")
+
+
+@dataclass(frozen=True, slots=True)
+class OutputLength:
+    """The output-length distribution, in tokens, for which an SLO was promised."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    mean: Positive
+    p99: Positive
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """``share`` of the requests of models matching ``models`` meet ``indicator`` <= ``seconds``.
+
+    ``seconds`` must be a bucket bound of that histogram. ``output_tokens`` is the length the promise assumes: when it
+    no longer holds, VLLMOutputStragglers says so.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    name: LabelName
+    indicator: Indicator
+    seconds: Positive
+    share: Share
+    output_tokens: OutputLength
+    models: str = ".+"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Regular expressions of the victims whose users can wait: only a spiral, a stall or a lost model pages for them."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    targets: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Email:
+    """One mailbox, through one smarthost."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    to: str
+    smarthost: str
+    sender: str
+    username: str = ""
+    password_file: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Receiver:
+    """Where notifications go. Secrets are paths of files; a receiver without any is shown in Alertmanager alone."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    webhook_url: str = ""
+    webhook_credentials_file: str = ""
+    slack_url_file: str = ""
+    slack_channel: str = ""
+    pagerduty_key_file: str = ""
+    email: Email | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Receivers:
+    """One receiver for each audience."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    pager: Receiver = field(default_factory=Receiver)
+    tickets: Receiver = field(default_factory=Receiver)
+    watchdog: Receiver = field(default_factory=Receiver)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The whole of it. Times are seconds."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    limits: Limits = field(default_factory=Limits)
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    slos: tuple[Slo, ...] = ()
+    batch: Batch = field(default_factory=Batch)
+    receivers: Receivers = field(default_factory=Receivers)
+    # Labels that tell apart victims with the same host:port and model, such as cluster or namespace. Everywhere or nowhere.
+    identity_labels: tuple[LabelName, ...] = ()
+    # Prometheus' evaluation interval for these groups. Keep it at or below half the hold of the states.
+    evaluation_seconds: Annotated[int, Field(ge=5, le=300)] = 15
+    # How often Prometheus scrapes vLLM, in native mode.
+    scrape_seconds: Annotated[int, Field(ge=1, le=120)] = 15
+    # Job of the exporters, only to notice that one of them is gone.
+    exporter_job: str = "vllm-vitals"
+    # Prefixes of vLLM's raw names: plain, through OpenTelemetry, through Ray.
+    spellings: tuple[str, ...] = ("vllm:", "vllm_", "ray_vllm_")
+    grafana_url: str = "http://localhost:3000"
+    # Where the runbooks are published. A path is right in a checkout; a pager wants a URL.
+    runbook_base: str = "alerts/runbooks"
+    # Label team on every rule, where set.
+    team: str = ""
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """The labels that a victim has."""
+        return ("target", "model_name", "engine", *self.identity_labels)
+
+    @property
+    def model_identity(self) -> tuple[str, ...]:
+        """The labels that a model has, all its engines together."""
+        return ("model_name", *self.identity_labels)
+
+    @property
+    def target_identity(self) -> tuple[str, ...]:
+        """The labels that a server has."""
+        return ("target", *self.identity_labels)
+
+
+def move_when(name: str) -> str:
+    """The sentence that says when to move limit ``name``."""
+    return {f.name: str(f.metadata["move"]) for f in fields(Limits)}[name]
+
+
+def load(path: Path) -> Config:
+    """The defaults with ``path``'s keys over them. Raises ConfigError, one line for each mistake."""
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path}: cannot be read as YAML: {str(error).splitlines()[0]}") from error
+    return parse({} if raw is None else raw, str(path))
+
+
+def parse(raw: Mapping[str, object], where: str = "config") -> Config:
+    """The defaults with ``raw`` over them. Raises ConfigError, one line for each mistake."""
+    try:
+        config = TypeAdapter(Config).validate_python(raw)
+    except ValidationError as error:
+        lines = [f"{where}: {'.'.join(map(str, e['loc'])) or '(top)'}: {e['msg']}" for e in error.errors()]
+        raise ConfigError("\n".join(lines)) from error
+    names = [slo.name for slo in config.slos]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"{where}: slos: two SLOs have the same name; give each its own")
+    return config

@@ -1,0 +1,232 @@
+"""Native mode: recording rules that say from raw vLLM series what the daemon says, under the same names.
+
+Input: what vLLM exposes, scraped by Prometheus itself. Output: the `vllm_vitals_*` series whose catalogue entry is
+native, and helpers named level:metric:operation. What PromQL cannot know stays absent. States are in native_state.
+"""
+
+from alerts import raw
+from alerts.config import Config
+from alerts.model import Group, Recording
+from alerts.promql import Fold, by, metric, number, on
+
+# R is taken over the shortest window that holds enough completions: the fast one, or one of these (s).
+_LONGER = (120, 180, 300, 600)
+
+
+def r_windows(config: Config) -> tuple[int, ...]:
+    """The windows that R chooses from, in seconds."""
+    return (fast(config), *(w for w in _LONGER if w > fast(config)))
+
+
+def fast(config: Config) -> int:
+    """The fast window: never below four scrapes, or a rate has too little to stand on."""
+    return max(int(config.thresholds.fast_window), 4 * config.scrape_seconds)
+
+
+def group(config: Config) -> Group:
+    """The normalised and the derived series, in the order in which they read each other."""
+    rules = (*normalised(config), *_counts(config), *_r(config), *_tax(config), *_work(config), *_shares(config), *_abandoned(config))
+    return Group("vllm_vitals.native", rules, config.evaluation_seconds)
+
+
+def _fold(config: Config) -> Fold:
+    return Fold(config.identity, config.evaluation_seconds)
+
+
+def normalised(config: Config) -> tuple[Recording, ...]:
+    """vLLM's series under our names."""
+    waiting = raw.latest(config, ("num_requests_waiting_by_reason",), keep=("reason",))
+    total = raw.latest(config, ("num_requests_waiting",))
+    unsplit = f'label_replace({total}, "reason", "unsplit", "", "")'
+    usage = raw.latest(config, raw.KV_USAGE)
+    window = _fold(config).range(fast(config))
+    highest = raw.folded(config, raw.KV_USAGE, function="max_over_time", window=window)
+    sources = {
+        "preemptions_total": ("num_preemptions_total",),
+        "prompt_tokens_total": ("prompt_tokens_total",),
+        "generation_tokens_total": ("generation_tokens_total",),
+        "prefix_cache_queries_total": raw.PREFIX_QUERIES,
+        "prefix_cache_hits_total": raw.PREFIX_HITS,
+    }
+    return (
+        Recording(metric("requests_running"), raw.latest(config, ("num_requests_running",))),
+        Recording(metric("requests_waiting"), f"{waiting} or ({unsplit} unless {on(config.identity)} {waiting})"),
+        # Values outside [0, 1] were seen (hybrid caches): they say nothing.
+        Recording(metric("kv_cache_usage_ratio"), f"clamp_max(({usage}) >= 0 <= 1.01, 1)"),
+        Recording(metric("kv_cache_usage_max_ratio"), f"clamp_max(({highest}) >= 0 <= 1.01, 1)"),
+        *(Recording(metric(ours), raw.latest(config, theirs)) for ours, theirs in sources.items()),
+        Recording(
+            metric("prompt_tokens_computed_total"), raw.latest(config, ("prompt_tokens_by_source_total",), 'source="local_compute"')
+        ),
+        Recording(metric("responses_total"), raw.latest(config, ("request_success_total",), keep=("finished_reason",))),
+        *(Recording(record, raw.latest(config, names, *matchers)) for record, names, matchers in _HELPERS),
+    )
+
+
+# Counters that the catalogue does not carry but the derivations need: (record, vLLM's names, matchers).
+_HELPERS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
+    ("engine:vllm_steps:count", ("iteration_tokens_total_count",), ()),
+    ("engine:vllm_first_tokens:count", ("time_to_first_token_seconds_count",), ()),
+    ("engine:vllm_request_prompt_tokens:sum", ("request_prompt_tokens_sum",), ()),
+    ("engine:vllm_request_output_tokens:sum", ("request_generation_tokens_sum",), ()),
+    ("engine:vllm_request_output_tokens:count", ("request_generation_tokens_count",), ()),
+    ("engine:vllm_inter_token_latency_seconds:sum", raw.suffixed(raw.INTER_TOKEN, "_sum"), ()),
+    ("engine:vllm_inter_token_latency_seconds:count", raw.suffixed(raw.INTER_TOKEN, "_count"), ()),
+    ("engine:vllm_inter_token_latency_seconds:within_1s", raw.suffixed(raw.INTER_TOKEN, "_bucket"), (r'le=~"1|1\\.0"',)),
+    ("engine:vllm_request_preemptions:count", ("request_num_preemptions_count",), ()),
+    ("engine:vllm_request_preemptions:at_most_1", ("request_num_preemptions_bucket",), (r'le=~"1|1\\.0"',)),
+)
+
+
+def _per_window(record: str, what: str, config: Config) -> tuple[Recording, ...]:
+    """``what`` with ``RANGE`` replaced, once for each window that R may choose."""
+    fold = _fold(config)
+    return tuple(Recording(f"{record}:increase{w}s", what.replace("RANGE", fold.range(w))) for w in r_windows(config))
+
+
+def _counts(config: Config) -> tuple[Recording, ...]:
+    identity = by(config.identity)
+    finished = (*config.identity, "finished_reason")
+    completions = f"sum {identity} (max {by(finished)} (increase({metric('responses_total')}RANGE)))"
+    preemptions = f"max {identity} (increase({metric('preemptions_total')}RANGE))"
+    return (
+        *_per_window("engine:vllm_completions", completions, config),
+        *_per_window("engine:vllm_preemptions", preemptions, config),
+    )
+
+
+def over_r_window(config: Config, expression: str) -> str:
+    """``expression`` (holding RANGE or SUFFIX) over the shortest window with enough completions; else nothing."""
+    fold, least = _fold(config), number(config.thresholds.min_completions)
+    return " or ".join(
+        f"(({expression.replace('RANGE', fold.range(w)).replace('SUFFIX', f'increase{w}s')})"
+        f" and {on(config.identity)} engine:vllm_completions:increase{w}s >= {least})"
+        for w in r_windows(config)
+    )
+
+
+def _r(config: Config) -> tuple[Recording, ...]:
+    identity = by(config.identity)
+    repeats = (
+        f"max {identity} (increase(engine:vllm_request_preemptions:countRANGE))"
+        f" - max {identity} (increase(engine:vllm_request_preemptions:at_most_1RANGE))"
+    )
+    finished = f"max {identity} (increase(engine:vllm_request_preemptions:countRANGE))"
+    return (
+        Recording("engine:vllm_completions:r_window", over_r_window(config, "engine:vllm_completions:SUFFIX")),
+        Recording("engine:vllm_preemptions:r_window", over_r_window(config, "engine:vllm_preemptions:SUFFIX")),
+        Recording("engine:vllm_finished_with_count:r_window", over_r_window(config, finished)),
+        Recording("engine:vllm_repeat_preempted:r_window", over_r_window(config, repeats)),
+        Recording(metric("preemptions_per_completion"), "engine:vllm_preemptions:r_window / engine:vllm_completions:r_window"),
+        Recording(
+            metric("repeat_preemption_ratio"),
+            "engine:vllm_repeat_preempted:r_window / (engine:vllm_finished_with_count:r_window > 0)",
+        ),
+        Recording(metric("preemptions_per_second"), _fold(config).rate("preemptions_total", seconds=fast(config))),
+    )
+
+
+def _tax(config: Config) -> tuple[Recording, ...]:
+    """Recompute tax = p f context / (p f context + useful), and its bounds at f / 2 and 1."""
+    identity, limits = by(config.identity), config.thresholds
+    fold = _fold(config)
+    generated = fold.rate("generation_tokens_total", seconds=fast(config))
+    computed = fold.rate("prompt_tokens_computed_total", seconds=fast(config))
+    prompt = fold.rate("prompt_tokens_total", seconds=fast(config))
+    length = (
+        f"(max {identity} (increase(engine:vllm_request_prompt_tokens:sumRANGE))"
+        f" + max {identity} (increase(engine:vllm_request_output_tokens:sumRANGE)) / 2)"
+        f" / (max {identity} (increase(engine:vllm_request_output_tokens:countRANGE)) > 0)"
+    )
+    server = tuple(label for label in config.identity if label != "model_name")
+    every = f"0 * {metric('generation_tokens_total')}"
+    cached = _config_info(config, 'enable_prefix_caching=~"(?i:true)"')
+    lost = (
+        f"(({every}) and {on(config.identity)} ({_connector(config)}))"
+        f" or (({every} + {number(limits.lost_share_prefix_caching)}) and {on(server)} {cached})"
+        f" or ({every} + {number(limits.lost_share)})"
+    )
+    thrown = f"{metric('preemptions_per_second')} * engine:vllm_context_tokens:mean"
+    useful = metric("useful_tokens_per_second")
+
+    def tax(share: str) -> str:
+        redone = f"{thrown} * {share}"
+        return f"({redone}) / (({redone} + {useful}) > 0)"
+
+    estimate = "engine:vllm_lost_share:estimate"
+    known = f"({estimate} > bool 0)"
+    return (
+        Recording(metric("useful_tokens_per_second"), f"{generated} + ({computed} or {prompt})"),
+        Recording("engine:vllm_context_tokens:mean", over_r_window(config, length)),
+        Recording(estimate, lost),
+        Recording(metric("recompute_tax_ratio"), tax(estimate)),
+        Recording(metric("recompute_tax_lower_ratio"), tax(f"({estimate} / 2)")),
+        # A connector or an offload brings the blocks back: the upper bound is 0 with it.
+        Recording(metric("recompute_tax_upper_ratio"), tax(known)),
+    )
+
+
+def _config_info(config: Config, matcher: str) -> str:
+    """1 for each engine whose cache_config_info (which has no model_name) matches."""
+    labels = tuple(label for label in config.identity if label != "model_name")
+    choices = []
+    for prefix in config.spellings:
+        choices.append(f'{prefix}cache_config_info{{engine!="",{matcher}}}')
+        choices.append(f'label_replace({prefix}cache_config_info{{engine="",{matcher}}}, "engine", "0", "", "")')
+    union = " or ".join(choices)
+    return f'max {by(labels)} (label_replace({union}, "target", "$1", "instance", "(.+)"))'
+
+
+def _connector(config: Config) -> str:
+    """Engines whose preempted blocks come back from outside: a KV connector answers, or an offload tier is at work."""
+    window = _fold(config).range(600)
+    hits = raw.folded(config, ("external_prefix_cache_queries_total",), function="increase", window=window)
+    fetch = raw.latest(config, ("num_requests_kv_fetch_by_stage",))
+    return f"({hits}) > 0 or ({fetch}) >= 0"
+
+
+def _work(config: Config) -> tuple[Recording, ...]:
+    waiting = waiting_total(config)
+    rate = f"(engine:vllm_completions:increase{fast(config)}s > 0) / {fast(config)}"
+    return (
+        Recording(metric("expected_wait_seconds"), f"({waiting}) / {on(config.identity)} ({rate})"),
+        Recording(
+            metric("stall_gaps_per_second"),
+            f"clamp_min(rate(engine:vllm_inter_token_latency_seconds:count{_fold(config).range(fast(config))})"
+            f" - rate(engine:vllm_inter_token_latency_seconds:within_1s{_fold(config).range(fast(config))}), 0)",
+        ),
+    )
+
+
+def waiting_total(config: Config) -> str:
+    """Waiting requests of every reason, per victim."""
+    return f"sum {by(config.identity)} ({_fold(config).gauge('requests_waiting', keep=('reason',))})"
+
+
+def _shares(config: Config) -> tuple[Recording, ...]:
+    fold, slow = _fold(config), int(config.thresholds.slow_window)
+    window = fold.range(slow)
+    identity = by(config.identity)
+    finished = fold.rate("responses_total", seconds=slow, function="increase", keep=("finished_reason",))
+    cut = fold.rate("responses_total", 'finished_reason="length"', seconds=slow, function="increase")
+    count = f"(max {identity} (increase(engine:vllm_request_output_tokens:count{window})) > 0)"
+    hits = fold.rate("prefix_cache_hits_total", seconds=fast(config))
+    queries = fold.rate("prefix_cache_queries_total", seconds=fast(config))
+    return (
+        Recording(metric("truncated_ratio"), f"({cut}) / (sum {identity} ({finished}) > 0)"),
+        Recording(metric("output_tokens_mean"), f"max {identity} (increase(engine:vllm_request_output_tokens:sum{window})) / {count}"),
+        Recording(metric("prompt_tokens_mean"), f"max {identity} (increase(engine:vllm_request_prompt_tokens:sum{window})) / {count}"),
+        Recording(metric("prefix_cache_hit_ratio"), f"({hits}) / (({queries}) > 0)"),
+    )
+
+
+def _abandoned(config: Config) -> tuple[Recording, ...]:
+    """First tokens - finished - change in running, less the victims that wait: started, and gone without finishing."""
+    window, seconds = _fold(config).range(fast(config)), fast(config)
+    identity = by(config.identity)
+    running = _fold(config).gauge("requests_running")
+    before = _fold(config).gauge("requests_running", offset=seconds)
+    victims = f"engine:vllm_preemptions:increase{fast(config)}s"
+    started = f"max {identity} (increase(engine:vllm_first_tokens:count{window}))"
+    gone = f"{started} - engine:vllm_completions:increase{fast(config)}s - (({running}) - ({before})) - ({victims} or 0 * {started})"
+    return (Recording(metric("abandoned_requests_per_second"), f"clamp_min({gone}, 0) / {seconds}"),)

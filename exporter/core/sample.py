@@ -34,6 +34,8 @@ class EngineSample:
     ``histograms`` is keyed by our catalogue's name (``tpot_seconds``, ``ttft_seconds``, ...). ``kv_usage`` is 0-1.
     ``kv_capacity_tokens`` is this engine's own share, also where vLLM sums ``num_gpu_blocks`` over ranks.
     ``started_at`` is when the counters began (epoch s: ``_created`` or ``process_start_time_seconds``) where known.
+    ``rejections`` and ``updating_weights`` are the server's: every engine of it says the same. ``recompute_counted``:
+    V0 adds the tokens that a preempted request computes again to ``prompt_tokens``; V1 counts them nowhere.
     """
 
     running: float | None = None
@@ -56,6 +58,7 @@ class EngineSample:
     started_at: float | None = None
     prefix_caching: bool | None = None
     kv_connector: bool = False
+    recompute_counted: bool = False
 
     @property
     def completions(self) -> float | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 class Thresholds:
     """Defaults for every engine; a target may override any of them in the config file. Times are in seconds."""
 
-    # Rates and states. Move up where one request takes minutes and 60 s holds too little to judge; never below 4 scrapes.
+    # Rates and states. Move up where a request takes minutes and 60 s holds too little; never below 4 scrapes.
     fast_window: float = 60.0
     # Quantiles and shares. Move up for rarely used models, so that p99 has enough requests behind it.
     slow_window: float = 600.0

@@ -1,0 +1,232 @@
+"""What to turn, as a table: symptom -> now, without a restart -> one knob at the next restart -> watch -> cost.
+
+Sizes carry the numbers they were computed from. One knob at a time: max_num_seqs and max_num_batched_tokens are never
+changed together, and gpu_memory_utilization is never lowered against preemption (that shrinks the cache).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import floor
+
+from exporter.core.sample import EngineSample
+from exporter.core.snapshot import Advice, Reading, Role, State
+from exporter.core.state import Facts
+
+FULL = 0.9  # KV usage from which the cache is what limits
+ROOM = 0.7  # KV usage below which more sequences would fit
+MANY_LONG_PROMPTS = 4.0  # prompt tokens per output token from which input, not output, fills the cache
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What the table is looked up with; every number may be unknown."""
+
+    state: State
+    facts: Facts | None
+    readings: Mapping[str, Reading]
+    sample: EngineSample | None
+    settings: Mapping[str, str]
+    role: Role
+
+    def number(self, name: str) -> float | None:
+        """A reading's value."""
+        reading = self.readings.get(name)
+        return None if reading is None else reading.value
+
+    def setting(self, name: str) -> float | None:
+        """A numeric server setting, where known."""
+        try:
+            return float(self.settings[name])
+        except (KeyError, ValueError):
+            return None
+
+    @property
+    def running(self) -> float | None:
+        """Requests running now."""
+        return None if self.sample is None else self.sample.running
+
+    @property
+    def long_input(self) -> bool:
+        """Whether prompts dwarf outputs."""
+        prompt, output = self.number("prompt_tokens_mean"), self.number("output_tokens_mean")
+        return prompt is not None and output is not None and prompt >= MANY_LONG_PROMPTS * output
+
+
+def advise(
+    state: State,
+    facts: Facts | None,
+    readings: Mapping[str, Reading],
+    sample: EngineSample | None,
+    settings: Mapping[str, str],
+    role: Role,
+) -> tuple[Advice, ...]:
+    """Advice for the state (what to do now, then at most one knob), then for the workload's shape."""
+    case = Case(state, facts, readings, sample, settings, role)
+    return (*_BY_STATE.get(state, _nothing)(case), *_shape(case))
+
+
+def _nothing(_: Case) -> tuple[Advice, ...]:
+    return ()
+
+
+def cap(case: Case) -> str:
+    """The concurrency at which the cache held: 0.9 x running where it is full, 25 % off a cap that is reached."""
+    running, seqs = case.running, case.setting("max_num_seqs")
+    if not running:
+        return "to what fits: 0.9 x the mean running while KV is full (running is unknown or 0 now)"
+    if seqs is not None and running >= seqs:
+        return f"to {max(1, floor(seqs * 0.75))} (25 % below max_num_seqs {seqs:.0f}, which running has reached)"
+    return f"to {max(1, floor(0.9 * running))} (0.9 x {running:.0f} running while the KV cache is full)"
+
+
+def _evicting(case: Case) -> tuple[Advice, ...]:
+    symptom = (
+        "preempt, requeue, preempt again" if case.state is State.DEATH_SPIRAL else "KV cache short under many requests"
+    )
+    now = Advice(
+        symptom,
+        "now",
+        "gateway_concurrency",
+        "down",
+        cap(case),
+        "preemptions per second falls to 0, useful tokens/s rises",
+        "requests wait at the gateway instead",
+    )
+    if case.state is State.DEATH_SPIRAL and case.long_input:
+        prompt = case.number("prompt_tokens_mean") or 0.0
+        knob = Advice(
+            f"the loop is fed by long inputs ({prompt:.0f} tokens on average)",
+            "restart",
+            "scheduler_reserve_full_isl",
+            "set",
+            "true (vLLM 0.19 on; then watermark 0.01-0.05, vLLM 0.24 on)",
+            "preemptions per finished request below 0.3",
+            "long prompts wait until all of their input fits",
+        )
+    else:
+        knob = Advice(
+            symptom,
+            "restart",
+            "max_num_seqs",
+            "down",
+            cap(case),
+            "preemptions, completed requests/s, p95 latency",
+            "a longer queue; too low leaves the GPU idle",
+        )
+    return now, knob
+
+
+def _stalled(case: Case) -> tuple[Advice, ...]:
+    return (
+        Advice(
+            "work is present and nothing progresses",
+            "now",
+            "drain",
+            "do",
+            "capture first (py-spy dump, logs, a recording), then drain and restart the server",
+            "generation tokens move again",
+            "requests in flight are lost; no knob helps a hang",
+        ),
+    )
+
+
+def _down(case: Case) -> tuple[Advice, ...]:
+    return (
+        Advice(
+            "nothing answers",
+            "now",
+            "restart",
+            "do",
+            "look at the exit reason in the log first: exit code 0 does not mean a clean end (vllm#48966)",
+            "target_up",
+            "model load takes minutes",
+        ),
+    )
+
+
+def _starved(case: Case) -> tuple[Advice, ...]:
+    budget = case.setting("max_num_batched_tokens")
+    size = "by half" if budget is None else f"from {budget:.0f} to {budget / 2:.0f}"
+    return (
+        Advice(
+            "prefill crowds out decode",
+            "now",
+            "route_long_prompts",
+            "do",
+            "send long prompts to another replica",
+            "inter-token latency returns to its usual",
+            "the other replica serves them later",
+        ),
+        Advice(
+            "prefill crowds out decode",
+            "restart",
+            "max_num_batched_tokens",
+            "down",
+            size,
+            "inter-token latency, then time to first token",
+            "first tokens of long prompts come later",
+        ),
+    )
+
+
+def _saturated(case: Case) -> tuple[Advice, ...]:
+    kv = case.number("kv_cache_usage_max_ratio")
+    now = Advice(
+        "more requests than slots",
+        "now",
+        "replicas",
+        "up",
+        "add replicas, or cap the client that sends more than the slots",
+        "waiting falls below 1",
+        "GPUs",
+    )
+    if kv is not None and kv < ROOM:
+        seqs = case.setting("max_num_seqs")
+        by = "by 25 %" if seqs is None else f"from {seqs:.0f} to {floor(seqs * 1.25)}"
+        knob = Advice(
+            f"a queue while the KV cache is at most {kv:.0%} full",
+            "restart",
+            "max_num_seqs",
+            "up",
+            by,
+            "time to first token falls, TPOT stays within its objective, no preemptions",
+            "every request decodes slower",
+        )
+        return now, knob
+    return (now,)
+
+
+def _shape(case: Case) -> tuple[Advice, ...]:
+    """max_tokens by the spread of output lengths, where responses are cut at a cap."""
+    spread, mean, share = (case.number(n) for n in ("output_tokens_cv", "output_tokens_mean", "truncated_ratio"))
+    if spread is None or not mean or share is None or share < TRUNCATED:
+        return ()
+    if spread <= 0.3:
+        size = f"{1.5 * mean:.0f}-{2 * mean:.0f} (1.5-2 x the mean {mean:.0f}, CV {spread:.2f})"
+    elif spread > 1:
+        size = f"1.5-2 x the p90 output length, with fewer max_num_seqs (CV {spread:.2f})"
+    else:
+        return ()
+    return (
+        Advice(
+            f"{share:.0%} of responses are cut at a cap",
+            "restart",
+            "max_tokens",
+            "set",
+            size,
+            "share of responses that end by length",
+            "longer answers hold their slots longer",
+        ),
+    )
+
+
+TRUNCATED = 0.05
+
+_BY_STATE: Mapping[State, Callable[[Case], tuple[Advice, ...]]] = {
+    State.DOWN: _down,
+    State.STALLED: _stalled,
+    State.DEATH_SPIRAL: _evicting,
+    State.THRASHING: _evicting,
+    State.STARVED: _starved,
+    State.SATURATED: _saturated,
+}

@@ -1,0 +1,184 @@
+"""The proof of a state in numbers a person can check, and what the metrics cannot say.
+
+`evidence` answers why this state and not another; `unknowns` answers what nobody should conclude from it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+
+from exporter.core.sample import EngineSample
+from exporter.core.snapshot import Evidence, Reading, State
+from exporter.core.state import Facts
+from exporter.core.thresholds import Thresholds
+
+Readings = Mapping[str, Reading]
+Proof = Callable[[Facts, Readings, EngineSample, Thresholds], Iterator[Evidence]]
+
+
+def evidence(
+    state: State, facts: Facts, readings: Readings, sample: EngineSample, limits: Thresholds
+) -> tuple[Evidence, ...]:
+    """What was measured, and the limit it is judged by, most telling first."""
+    return tuple(_PROOFS[state](facts, readings, sample, limits)) if state in _PROOFS else ()
+
+
+def unknowns(state: State, readings: Readings, sample: EngineSample) -> tuple[str, ...]:
+    """What cannot be known from this server's metrics now, and why."""
+    said = []
+    if state is State.IDLE:
+        said.append(
+            "an engine that froze while its gauges read 0 looks idle too: only a canary or the gateway can tell"
+        )
+    if state is State.STALLED:
+        said.append("gauges refresh only when the engine steps: if the gateway has nothing in flight, they are stale")
+    said += [f"{name}: {reading.why}" for name, reading in readings.items() if name in _TELL and reading.value is None]
+    if sample.responses is not None:
+        said.append("client disconnects: vLLM counts them nowhere")
+    return tuple(said)
+
+
+_TELL = (
+    "preemptions_per_completion", "repeat_preemption_ratio", "recompute_tax_ratio", "kv_cache_usage_max_ratio",
+    "tpot_p99_p50_ratio", "truncated_ratio",
+)  # fmt: skip
+
+
+def _evictions(f: Facts, readings: Readings, sample: EngineSample, limits: Thresholds) -> Iterator[Evidence]:
+    level = limits.thrash_preemptions_per_completion
+    c = f.completions
+    if c is not None and c.ratio is not None and c.preemptions is not None:
+        counts = f"{c.preemptions:.0f} preemptions, {c.completions:.0f} finished in {c.span.seconds:.0f} s"
+        yield Evidence(f"{c.ratio:.2f} preemptions per finished request ({counts})", c.ratio, level)
+    elif f.preemptions is not None:
+        yield Evidence(f"{f.preemptions:.0f} preemptions in {f.seconds:.0f} s", f.preemptions, limits.min_preemptions)
+    repeat = readings["repeat_preemption_ratio"].value
+    if repeat is not None:
+        yield Evidence(
+            f"{repeat:.0%} of finished requests were preempted twice or more", repeat, limits.thrash_repeat_ratio
+        )
+    tax = readings["recompute_tax_ratio"]
+    if tax.value is not None:
+        bounds = f"between {tax.lower:.0%} and {tax.upper:.0%}"
+        yield Evidence(
+            f"about {tax.value:.0%} of the work recomputes evicted tokens ({bounds})",
+            tax.value,
+            limits.spiral_recompute_tax,
+        )
+    yield from _queue(f, sample)
+    yield from _throughput(readings)
+
+
+def _queue(f: Facts, sample: EngineSample) -> Iterator[Evidence]:
+    if sample.running is None or sample.waiting is None:
+        return
+    trend = {True: ", the queue drains", False: ", the queue does not drain", None: ""}[f.draining if f.work else None]
+    yield Evidence(f"{sample.running:.0f} running, {sample.waiting:.0f} waiting{trend}", sample.waiting)
+
+
+def _throughput(readings: Readings) -> Iterator[Evidence]:
+    useful, usual = readings["useful_tokens_per_second"].value, readings["useful_tokens_baseline_per_second"].value
+    if useful is not None:
+        against = "" if usual is None else f" (usual at this load: {usual:.0f})"
+        yield Evidence(f"{useful:.0f} useful tokens/s{against}", useful, usual)
+
+
+def _spiral(f: Facts, readings: Readings, sample: EngineSample, limits: Thresholds) -> Iterator[Evidence]:
+    if f.silent_for is not None and f.silent_for >= limits.spiral_silence:
+        yield Evidence(f"no generated token for {f.silent_for:.0f} s", f.silent_for, limits.spiral_silence)
+    if f.collapsed:
+        share = limits.spiral_generation_share
+        yield Evidence(
+            f"generation fell to {share:.0%} or less of what it was before the first preemption", limit=share
+        )
+    yield from _evictions(f, readings, sample, limits)
+
+
+def _stalled(f: Facts, readings: Readings, sample: EngineSample, limits: Thresholds) -> Iterator[Evidence]:
+    if f.stuck_for is not None:
+        yield Evidence(f"no token and no KV progress for {f.stuck_for:.0f} s", f.stuck_for, f.stall_limit)
+    yield from _queue(f, sample)
+    reasons = sample.waiting_by_reason
+    if reasons.get("deferred") and not reasons.get("capacity") and not sample.running:
+        yield Evidence(
+            "all that wait are deferred: held by remote KV, LoRA or grammar, not by the scheduler's capacity"
+        )
+    elif reasons:
+        yield Evidence("waiting by reason: " + ", ".join(f"{name} {n:.0f}" for name, n in reasons.items()))
+    if sample.kv_usage is not None:
+        pulling = sample.kv_usage >= limits.kv_pressure_ratio and not sample.running and not f.decodes
+        yield Evidence(
+            f"KV cache {sample.kv_usage:.0%} full" + (": the decode side is not pulling" if pulling else ""),
+            sample.kv_usage,
+        )
+
+
+def _starved(f: Facts, readings: Readings, sample: EngineSample, limits: Thresholds) -> Iterator[Evidence]:
+    if f.latency_factor is not None:
+        yield Evidence(
+            f"gaps between tokens are {f.latency_factor:.1f} times their usual",
+            f.latency_factor,
+            limits.starved_latency_factor,
+        )
+    if f.prefill_factor is not None:
+        yield Evidence(
+            f"{f.prefill_factor:.0f} prompt tokens computed per generated one",
+            f.prefill_factor,
+            limits.starved_prefill_factor,
+        )
+    yield Evidence("no preemption: this is prefill crowding out decode, not a lack of KV cache")
+    yield from _queue(f, sample)
+
+
+def _saturated(f: Facts, readings: Readings, sample: EngineSample, limits: Thresholds) -> Iterator[Evidence]:
+    yield from _queue(f, sample)
+    if f.queued_share is not None:
+        yield Evidence(
+            f"a queue in {f.queued_share:.0%} of the last {f.seconds:.0f} s' scrapes",
+            f.queued_share,
+            limits.saturated_share,
+        )
+    if f.kv_max is not None:
+        full = f.kv_max >= limits.kv_pressure_ratio
+        limit = (
+            "the KV cache is the limit"
+            if full
+            else "not the KV cache, so max_num_seqs (or the token budget) is the limit"
+        )
+        yield Evidence(f"KV cache at most {f.kv_max:.0%} full: {limit}", f.kv_max, limits.kv_pressure_ratio)
+    wait = readings["expected_wait_seconds"].value
+    if wait is not None:
+        yield Evidence(f"the last in line waits about {wait:.0f} s", wait)
+
+
+def _pressure(f: Facts, readings: Readings, sample: EngineSample, limits: Thresholds) -> Iterator[Evidence]:
+    if f.kv_max is not None:
+        pulling = not f.decodes and not sample.running
+        note = ", nothing runs: the decode side is not pulling" if pulling else ", nobody evicted yet"
+        yield Evidence(f"KV cache up to {f.kv_max:.0%} full{note}", f.kv_max, limits.kv_pressure_ratio)
+    yield from _queue(f, sample)
+
+
+def _calm(f: Facts, readings: Readings, sample: EngineSample, limits: Thresholds) -> Iterator[Evidence]:
+    yield from _queue(f, sample)
+    yield from _throughput(readings)
+    if f.kv_max is not None:
+        yield Evidence(f"KV cache at most {f.kv_max:.0%} full", f.kv_max, limits.kv_pressure_ratio)
+
+
+def _asleep(f: Facts, readings: Readings, sample: EngineSample, limits: Thresholds) -> Iterator[Evidence]:
+    yield Evidence("the engine sleeps")
+    if sample.waiting:
+        yield Evidence(f"{sample.waiting:.0f} requests wait for an engine that sleeps: wake it", sample.waiting)
+
+
+_PROOFS: Mapping[State, Proof] = {
+    State.STALLED: _stalled,
+    State.DEATH_SPIRAL: _spiral,
+    State.THRASHING: _evictions,
+    State.STARVED: _starved,
+    State.PREEMPTING: _evictions,
+    State.SATURATED: _saturated,
+    State.KV_PRESSURE: _pressure,
+    State.HEALTHY: _calm,
+    State.IDLE: _calm,
+    State.ASLEEP: _asleep,
+}

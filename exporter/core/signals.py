@@ -1,0 +1,278 @@
+"""The vital signs: one function each, from a window of samples to a `Reading`.
+
+Rates and states come from the fast window, shares and quantiles from the slow one. A function that cannot know says
+why (`absent`); none of them ever answers 0 for "not seen".
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import sqrt
+
+from exporter.core import quantile
+from exporter.core.sample import EngineSample
+from exporter.core.snapshot import Reading, Role, absent
+from exporter.core.thresholds import Thresholds
+from exporter.core.window import Span, Window
+
+STALL_GAP_S = 1.0  # an inter-token gap that a reader of the stream notices
+LONG_PROMPT = 32_000.0
+
+
+def exceeds(events: float, completions: float, level: float, at_least: float) -> bool:
+    """Whether ``events`` per completion are at ``level`` beyond what chance would do to a calm engine.
+
+    1.28 standard deviations of an overdispersed Poisson count (variance 1.5 x mean) are asked on top; without it a
+    benign engine at 0.15 and 2-5 completions a minute raises some 150 false entries a day.
+    """
+    expected = level * completions
+    return events >= at_least and events >= expected + 1.28 * sqrt(1.5 * expected)
+
+
+def value(number: float | None, why: str) -> Reading:
+    """A reading of ``number``, or absent for ``why``."""
+    return absent(why) if number is None else Reading(number)
+
+
+def rate(span: Span, counter: str, why: str) -> Reading:
+    """Increase a second of a counter over the span."""
+    return value(span.rate(counter), why)
+
+
+@dataclass(frozen=True, slots=True)
+class Completions:
+    """The shortest span between the fast and the slow window that holds enough completions, and its counts."""
+
+    span: Span
+    completions: float
+    preemptions: float | None
+    repeated: float | None
+
+    @property
+    def ratio(self) -> float | None:
+        """R: preemptions per completion."""
+        return None if self.preemptions is None else self.preemptions / self.completions
+
+    @property
+    def repeat_ratio(self) -> float | None:
+        """Share of the finished that were preempted twice or more."""
+        return None if self.repeated is None else self.repeated / self.completions
+
+
+def completions(window: Window, limits: Thresholds) -> Completions | None:
+    """Where R is taken, or None when not even the slow window holds ``min_completions``."""
+    for span in window.spans(limits.fast_window, limits.slow_window):
+        finished = span.increase("completions")
+        if finished is not None and finished >= limits.min_completions:
+            return Completions(span, finished, span.increase("preemptions"), _repeated(span))
+    return None
+
+
+def _repeated(span: Span) -> float | None:
+    """Requests finished after two preemptions or more; the bucket le="1" holds those with none or one."""
+    histogram = span.histogram("request_preemptions")
+    if histogram is None:
+        return None
+    if histogram.count == 0:
+        return 0.0
+    share = quantile.share_at_most(histogram, 1.0)
+    return None if share is None else histogram.count * (1 - share)
+
+
+def mean_of(samples: list[EngineSample], field: str) -> float | None:
+    """Mean of a gauge over the samples that have it."""
+    values = [number for number in (getattr(sample, field) for sample in samples) if number is not None]
+    return sum(values) / len(values) if values else None
+
+
+def max_of(samples: list[EngineSample], field: str) -> float | None:
+    """Largest value of a gauge over the samples that have it."""
+    return max(
+        (number for number in (getattr(sample, field) for sample in samples) if number is not None), default=None
+    )
+
+
+def useful_rate(span: Span) -> float | None:
+    """Generated plus computed prompt tokens a second. V1 counters leave recomputation out; V0's do not.
+
+    Where vLLM does not split prompts by source (before 0.16) tokens found in the prefix cache are taken off.
+    """
+    generated, prompts = span.increase("generation_tokens"), computed_prompt_tokens(span)
+    if generated is None or prompts is None or span.seconds <= 0:
+        return None
+    return (generated + prompts) / span.seconds
+
+
+def computed_prompt_tokens(span: Span) -> float | None:
+    """Prompt tokens computed within the span (not found in a cache)."""
+    exact = span.increase("prompt_tokens_computed")
+    if exact is not None:
+        return exact
+    prompts, hits = span.increase("prompt_tokens"), span.increase("prefix_cache_hits")
+    return None if prompts is None else max(0.0, prompts - (hits or 0.0))
+
+
+def resident_context(samples: list[EngineSample], finished: Span | None) -> float | None:
+    """Tokens that a running request holds: KV usage x capacity / running over the window.
+
+    Where the capacity is unknown: mean prompt plus half the mean output of the requests that ``finished``.
+    """
+    usage, running = mean_of(samples, "kv_usage"), mean_of(samples, "running")
+    capacity = samples[-1].kv_capacity_tokens if samples else None
+    if usage is not None and running and capacity is not None:
+        return usage * capacity / max(running, 1.0)
+    if finished is None:
+        return None
+    prompt = quantile.mean(finished.histogram("request_prompt_tokens")).value
+    output = quantile.mean(finished.histogram("request_output_tokens")).value
+    return None if prompt is None or output is None else prompt + output / 2
+
+
+def lost_share(sample: EngineSample, limits: Thresholds) -> float:
+    """f: the share of its context that a preempted request computes again."""
+    if sample.kv_connector:
+        return 0.0
+    return limits.lost_share_prefix_caching if sample.prefix_caching else limits.lost_share
+
+
+def recompute_tax(preemption_rate: float | None, useful: float | None, context: float | None, lost: float) -> Reading:
+    """Share of all computed tokens that is recomputation, as an estimate with bounds f / 2 and 1."""
+    if preemption_rate is None or useful is None:
+        return absent("needs preemption and token counters")
+    if preemption_rate == 0:
+        return Reading(0.0, 0.0, 0.0)
+    if context is None:
+        return absent("needs the KV capacity or finished requests to know how much a victim loses")
+
+    def tax(share: float) -> float:
+        again = preemption_rate * share * context
+        return again / (again + useful) if again + useful > 0 else 0.0
+
+    return Reading(tax(lost), tax(lost / 2), tax(1.0))
+
+
+def demand(samples: list[EngineSample]) -> Reading:
+    """KV usage if every waiting request ran as well: usage x (running + waiting) / running."""
+    usage, running = mean_of(samples, "kv_usage"), mean_of(samples, "running")
+    waiting = mean_of(samples, "waiting")
+    if usage is None or running is None or waiting is None:
+        return absent("needs KV usage, running and waiting")
+    if running < 1:
+        return absent("nothing is running, so a waiting request's share is unknown")
+    return Reading(usage * (running + waiting) / running)
+
+
+def full_windows(sample: EngineSample, settings: Mapping[str, str]) -> Reading:
+    """Requests at the full context length that fit the cache: capacity / max_model_len."""
+    try:
+        length = float(settings["max_model_len"])
+    except (KeyError, ValueError):
+        return absent(
+            "max_model_len is in no metric: give it in the config, or let the start-up log or /v1/models say it"
+        )
+    if sample.kv_capacity_tokens is None or length <= 0:
+        return absent("the server does not say its KV capacity")
+    return Reading(sample.kv_capacity_tokens / length)
+
+
+def stall_gaps(span: Span) -> Reading:
+    """Inter-token gaps longer than 1 s, a second; exact where 1 s is a bucket edge."""
+    histogram = span.histogram("inter_token_latency_seconds")
+    if histogram is None:
+        return absent("the server has no inter-token histogram")
+    if STALL_GAP_S not in histogram.bounds:
+        return absent("the inter-token histogram has no bucket edge at 1 s")
+    below = histogram.counts[histogram.bounds.index(STALL_GAP_S)]
+    return Reading((histogram.count - below) / span.seconds)
+
+
+def truncated(span: Span, role: Role) -> Reading:
+    """Share of finished responses that ended by length. Client disconnects are in no counter of vLLM's."""
+    if role in (Role.PREFILL, Role.POOLING):
+        return absent(f"a {role} engine does not end responses")
+    finished = span.responses()
+    if finished is None:
+        return absent("the server does not count finished responses")
+    total = sum(finished.values())
+    if total <= 0:
+        return absent("no request finished in the window")
+    return Reading(finished.get("length", 0.0) / total)
+
+
+def prefix_hit_ratio(span: Span) -> Reading:
+    """Share of looked-up tokens that the prefix cache held."""
+    looked, found = span.increase("prefix_cache_queries"), span.increase("prefix_cache_hits")
+    if looked is None or found is None:
+        return absent("the server has no prefix-cache counters")
+    if looked <= 0:
+        return absent("nothing was looked up in the window")
+    return Reading(min(1.0, found / looked))
+
+
+def abandoned(span: Span) -> Reading:
+    """Requests a second that got a first token and left without finishing: an estimate, clamped at 0.
+
+    First tokens - finishes - change in running, less the victims that wait to resume.
+    """
+    first_tokens = span.histogram("ttft_seconds")
+    finished = span.increase("completions")
+    now, before = span.last.running, span.first.running
+    if first_tokens is None or finished is None or now is None or before is None:
+        return absent("needs time to first token, finished responses and running")
+    victims = min(
+        span.increase("preemptions") or 0.0, max(0.0, (span.last.waiting or 0.0) - (span.first.waiting or 0.0))
+    )
+    return Reading(max(0.0, first_tokens.count - finished - (now - before) - victims) / span.seconds)
+
+
+def tails(span: Span, role: Role) -> dict[str, Reading]:
+    """p50, p99 and their ratio of time per output token, from both sources, and p99 time to first token."""
+    readings: dict[str, Reading] = {"ttft_p99_seconds": quantile.quantile(span.histogram("ttft_seconds"), 0.99)}
+    for family, suffix in (("tpot_seconds", ""), ("inter_token_latency_seconds", ".inter_token")):
+        if role in (Role.PREFILL, Role.POOLING):
+            p50 = p99 = p_ratio = absent(f"a {role} engine does not decode")
+        else:
+            histogram = span.histogram(family)
+            p50, p99 = quantile.quantile(histogram, 0.5), quantile.quantile(histogram, 0.99)
+            p_ratio = quantile.ratio(p99, p50)
+        readings[f"tpot_p50_seconds{suffix}"] = p50
+        readings[f"tpot_p99_seconds{suffix}"] = p99
+        readings[f"tpot_p99_p50_ratio{suffix}"] = p_ratio
+    return readings
+
+
+def lengths(span: Span, role: Role) -> dict[str, Reading]:
+    """Why it happens: prompt and output lengths, their spread and their stragglers."""
+    prompts, outputs = span.histogram("request_prompt_tokens"), span.histogram("request_output_tokens")
+    readings = {"prompt_tokens_mean": quantile.mean(prompts), "output_tokens_mean": quantile.mean(outputs)}
+    if role in (Role.PREFILL, Role.POOLING):
+        spread = stragglers = absent(f"a {role} engine does not decode")
+    else:
+        spread, stragglers = (
+            quantile.cv(outputs),
+            straggler_ratio(quantile.quantile(outputs, 0.99), quantile.mean(outputs)),
+        )
+    return {**readings, "output_tokens_cv": spread, "output_tokens_straggler_ratio": stragglers}
+
+
+def straggler_ratio(p99: Reading, mean: Reading) -> Reading:
+    """p99 output length over the mean. Above 10, an SLO on TPOT needs to say which lengths it assumes."""
+    if not mean.value or p99.lower is None or p99.upper is None:
+        return absent(mean.why or p99.why)
+    return Reading(
+        None if p99.value is None else p99.value / mean.value,
+        p99.lower / mean.value,
+        p99.upper / mean.value,
+        why=p99.why,
+    )
+
+
+def infer_role(span: Span | None, limits: Thresholds) -> Role:
+    """What an engine does, from its finishes: prefill answers with one token, pooling with none."""
+    finished = None if span is None else span.increase("completions")
+    if span is None or finished is None or finished < limits.min_completions:
+        return Role.SERVE
+    if span.increase("generation_tokens") == 0 and (span.increase("prompt_tokens") or 0) > 0:
+        return Role.POOLING
+    outputs = span.histogram("request_output_tokens")
+    share = None if outputs is None else quantile.share_at_most(outputs, 1.0)
+    return Role.PREFILL if share is not None and share >= limits.prefill_share else Role.SERVE

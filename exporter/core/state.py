@@ -1,0 +1,296 @@
+"""The state machine: everything that decides an engine's state lives here.
+
+`RULES` is the whole machine. Each rule names a state, when it is entered, when it is still held (half the entry
+level), and how long each must last. A condition answers True, False or None (cannot be known from this scrape: it
+changes nothing until it has lasted a release time). The worst state whose rule is latched is the engine's state.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from exporter.core.signals import Completions, exceeds
+from exporter.core.snapshot import State
+from exporter.core.thresholds import Thresholds
+
+Verdict = bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the conditions look at, all from one poll. None: absent. Times in seconds, rates a second."""
+
+    seconds: float  # length of the fast window
+    work: float | None  # running + waiting now
+    asleep: bool
+    busy: bool  # work or tokens anywhere in the fast window
+    preemptions: float | None  # in the fast window
+    completions: Completions | None
+    tax: float | None
+    mean_waiting: float | None
+    draining: bool | None  # mean waiting fell by more than 10 % over the window
+    generated: float | None  # tokens in the fast window
+    silent_for: float | None  # since the last generated token
+    collapsed: bool | None  # generation fell against before the first preemption, under no less work
+    still_collapsed: bool | None
+    stuck_for: float | None  # since anything progressed, with work present
+    stall_limit: float
+    latency_factor: float | None  # mean inter-token latency over its baseline
+    prefill_factor: float | None  # prefill work over generated tokens
+    queued_share: float | None  # share of the window's scrapes with waiting >= 1
+    kv_max: float | None
+    decodes: bool  # the role generates tokens
+
+
+def all_of(*verdicts: Verdict) -> Verdict:
+    """Three-valued and: a False decides, else a None does."""
+    if any(verdict is False for verdict in verdicts):
+        return False
+    return None if any(verdict is None for verdict in verdicts) else True
+
+
+def any_of(*verdicts: Verdict) -> Verdict:
+    """Three-valued or: a True decides, else a None does."""
+    if any(verdicts):
+        return True
+    return None if any(verdict is None for verdict in verdicts) else False
+
+
+def _at_least(number: float | None, level: float) -> Verdict:
+    return None if number is None else number >= level
+
+
+def stalled(f: Facts, limits: Thresholds) -> Verdict:
+    """Work is present and nothing progresses. Under preemptions it is a spiral that starves itself, not this."""
+    if f.asleep:
+        return False
+    if (f.preemptions or 0.0) >= limits.min_preemptions:
+        return False
+    return None if f.stuck_for is None else f.stuck_for >= f.stall_limit
+
+
+def _evicting(f: Facts, r_level: float, repeat_level: float, limits: Thresholds) -> Verdict:
+    """R or the repeat share at its level, beyond chance. Without 20 completions in 10 min: not proven by this."""
+    c = f.completions
+    if c is None or c.preemptions is None:
+        return False
+    by_ratio = exceeds(c.preemptions, c.completions, r_level, limits.min_preemptions)
+    by_repeat = c.repeated is not None and (
+        c.preemptions >= limits.min_preemptions and exceeds(c.repeated, c.completions, repeat_level, 1.0)
+    )
+    return by_ratio or by_repeat
+
+
+def thrashing(f: Facts, limits: Thresholds) -> Verdict:
+    """Evictions feed on themselves: R or repeats are high and the queue does not drain."""
+    queue = all_of(_at_least(f.mean_waiting, 1.0), None if f.draining is None else not f.draining)
+    return all_of(
+        _evicting(f, limits.thrash_preemptions_per_completion, limits.thrash_repeat_ratio, limits),
+        _at_least(f.preemptions, 1.0),
+        queue,
+    )
+
+
+def still_thrashing(f: Facts, limits: Thresholds) -> Verdict:
+    """Half the entry level, plainly counted."""
+    c = f.completions
+    if c is None or c.ratio is None:
+        return all_of(_at_least(f.preemptions, limits.min_preemptions / 2), _at_least(f.mean_waiting, 0.5))
+    high = c.ratio >= limits.thrash_preemptions_per_completion / 2 or (
+        c.repeat_ratio is not None and c.repeat_ratio >= limits.thrash_repeat_ratio / 2
+    )
+    return all_of(high, _at_least(f.preemptions, 1.0), _at_least(f.mean_waiting, 0.5))
+
+
+def redoing(f: Facts, limits: Thresholds) -> Verdict:
+    """Thrashing in which the server redoes about as much as it does."""
+    c = f.completions
+    enough = c is not None and c.preemptions is not None and exceeds(
+        c.preemptions, c.completions, limits.spiral_preemptions_per_completion, limits.min_preemptions
+    )  # fmt: skip
+    return all_of(thrashing(f, limits), enough, _at_least(f.tax, limits.spiral_recompute_tax))
+
+
+def still_redoing(f: Facts, limits: Thresholds) -> Verdict:
+    """Half of R and half of the tax."""
+    c = f.completions
+    ratio = None if c is None else c.ratio
+    return all_of(
+        still_thrashing(f, limits),
+        ratio is not None and ratio >= limits.spiral_preemptions_per_completion / 2,
+        _at_least(f.tax, limits.spiral_recompute_tax / 2),
+    )
+
+
+def barren(f: Facts, limits: Thresholds) -> Verdict:
+    """Preemption after preemption and not one generated token."""
+    return all_of(
+        _at_least(f.preemptions, limits.min_preemptions),
+        _at_least(f.silent_for, limits.spiral_silence),
+        _at_least(f.work, 1.0),
+    )
+
+
+def still_barren(f: Facts, limits: Thresholds) -> Verdict:
+    """Half the preemptions, and still no token."""
+    return all_of(
+        _at_least(f.preemptions, limits.min_preemptions / 2), _at_least(f.silent_for, limits.spiral_silence / 2)
+    )
+
+
+def collapsed(f: Facts, limits: Thresholds) -> Verdict:
+    """Generation fell to a fraction of what it was before the first preemption, under no less work."""
+    return all_of(_at_least(f.preemptions, limits.min_preemptions), f.collapsed)
+
+
+def still_collapsed(f: Facts, limits: Thresholds) -> Verdict:
+    """Half the preemptions, and generation below twice that fraction."""
+    return all_of(_at_least(f.preemptions, limits.min_preemptions / 2), f.still_collapsed)
+
+
+def starved(f: Facts, limits: Thresholds) -> Verdict:
+    """Decode waits for prefill: gaps far above their baseline while prefill work is many times the generation."""
+    if not f.decodes:
+        return False
+    return all_of(
+        f.preemptions == 0 if f.preemptions is not None else None,
+        f.seconds >= limits.fast_window * 0.9,
+        _at_least(f.latency_factor, limits.starved_latency_factor),
+        _at_least(f.prefill_factor, limits.starved_prefill_factor),
+    )
+
+
+def still_starved(f: Facts, limits: Thresholds) -> Verdict:
+    """Half of either factor."""
+    return all_of(
+        f.preemptions == 0 if f.preemptions is not None else None,
+        _at_least(f.latency_factor, limits.starved_latency_factor / 2),
+        _at_least(f.prefill_factor, limits.starved_prefill_factor / 2),
+    )
+
+
+def preempting(f: Facts, _: Thresholds) -> Verdict:
+    """Any preemption in the window."""
+    return _at_least(f.preemptions, 1.0)
+
+
+def saturated(f: Facts, limits: Thresholds) -> Verdict:
+    """A queue in most of the window's scrapes, and no eviction."""
+    return all_of(_at_least(f.queued_share, limits.saturated_share), not f.preemptions)
+
+
+def still_saturated(f: Facts, limits: Thresholds) -> Verdict:
+    """A queue in half as many scrapes."""
+    return all_of(_at_least(f.queued_share, limits.saturated_share / 2), not f.preemptions)
+
+
+def kv_pressure(f: Facts, limits: Thresholds) -> Verdict:
+    """The cache was nearly full, and nobody has been evicted yet."""
+    return all_of(_at_least(f.kv_max, limits.kv_pressure_ratio), not f.preemptions)
+
+
+Condition = Callable[[Facts, Thresholds], Verdict]
+Seconds = Callable[[Thresholds], float]
+
+
+def at_once(_: Thresholds) -> float:
+    """No wait: the condition itself looks over a window."""
+    return 0.0
+
+
+def held(limits: Thresholds) -> float:
+    """The hold time."""
+    return limits.hold
+
+
+def released(limits: Thresholds) -> float:
+    """The release time."""
+    return limits.release
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Enter ``state`` once ``enter`` held for ``hold``; leave once ``stay`` failed for ``release``."""
+
+    state: State
+    enter: Condition
+    stay: Condition
+    hold: Seconds
+    release: Seconds
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(State.STALLED, stalled, stalled, at_once, at_once),
+    Rule(State.DEATH_SPIRAL, redoing, still_redoing, held, released),
+    Rule(State.DEATH_SPIRAL, barren, still_barren, at_once, released),
+    Rule(State.DEATH_SPIRAL, collapsed, still_collapsed, held, released),
+    Rule(State.THRASHING, thrashing, still_thrashing, held, released),
+    Rule(State.STARVED, starved, still_starved, at_once, released),
+    Rule(State.PREEMPTING, preempting, preempting, at_once, at_once),
+    Rule(State.SATURATED, saturated, still_saturated, at_once, at_once),
+    Rule(State.KV_PRESSURE, kv_pressure, kv_pressure, at_once, at_once),
+)
+
+
+@dataclass(slots=True)
+class _Latch:
+    """One rule's memory: whether it holds, and since when its condition has said otherwise."""
+
+    active: bool = False
+    pending_since: float | None = None
+    unknown_since: float | None = None
+
+    def update(self, rule: Rule, facts: Facts, limits: Thresholds, now: float) -> bool:
+        verdict = rule.stay(facts, limits) if self.active else rule.enter(facts, limits)
+        if verdict is None:
+            self.unknown_since = now if self.unknown_since is None else self.unknown_since
+            if now - self.unknown_since < limits.release:
+                return self.active
+            verdict = False
+        else:
+            self.unknown_since = None
+        if verdict is self.active:
+            self.pending_since = None
+            return self.active
+        self.pending_since = now if self.pending_since is None else self.pending_since
+        wait = (rule.release if self.active else rule.hold)(limits)
+        if now - self.pending_since >= wait:
+            self.active, self.pending_since = verdict, None
+        return self.active
+
+
+class Machine:
+    """Remembers which rules are latched for one engine."""
+
+    def __init__(self) -> None:
+        self._latches = [_Latch() for _ in RULES]
+
+    def step(self, facts: Facts | None, limits: Thresholds, now: float) -> State:
+        """The state after this poll. ``facts`` None: not enough samples yet, so nothing changes but the calm states."""
+        if facts is None:
+            return min((rule.state for rule, latch in self._pairs() if latch.active), key=_rank, default=State.UNKNOWN)
+        worst = min(
+            (rule.state for rule, latch in self._pairs() if latch.update(rule, facts, limits, now)),
+            key=_rank,
+            default=None,
+        )
+        if facts.asleep:
+            return State.ASLEEP
+        return worst if worst is not None else calm(facts)
+
+    def clear(self) -> None:
+        """Forget everything: the engine went down, so what it did before proves nothing."""
+        self._latches = [_Latch() for _ in RULES]
+
+    def _pairs(self) -> list[tuple[Rule, _Latch]]:
+        return list(zip(RULES, self._latches, strict=True))
+
+
+def _rank(state: State) -> int:
+    return state.rank
+
+
+def calm(facts: Facts) -> State:
+    """The state when no rule holds."""
+    if facts.work is None or facts.generated is None:
+        return State.UNKNOWN
+    return State.HEALTHY if facts.busy else State.IDLE

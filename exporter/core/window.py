@@ -1,0 +1,136 @@
+"""The recent past of one engine: samples of one life (start to restart), and what changed between two of them.
+
+A counter that falls, or a later start time, begins a new life: everything older is dropped, so no increase is ever
+taken across a restart. Samples older than the fast window are thinned, so memory does not grow with the scrape rate.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from exporter.core.quantile import delta
+from exporter.core.sample import EngineSample, Histogram
+
+_COUNTERS = ("generation_tokens", "prompt_tokens", "preemptions", "steps", "completions")
+
+
+def increase(new: float | None, old: float | None) -> float | None:
+    """new - old, or None where either is absent or the counter fell."""
+    return None if new is None or old is None or new < old else new - old
+
+
+def restarted(new: EngineSample, old: EngineSample) -> bool:
+    """Whether counters began anew between two samples: a later start time, or any of them fell."""
+    if new.started_at is not None and old.started_at is not None and new.started_at > old.started_at + 1:
+        return True
+    for name in _COUNTERS:
+        after, before = getattr(new, name), getattr(old, name)
+        if after is not None and before is not None and after < before:
+            return True
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Two samples of one life and the time between them."""
+
+    start: float
+    end: float
+    first: EngineSample
+    last: EngineSample
+
+    @property
+    def seconds(self) -> float:
+        """Length in seconds."""
+        return self.end - self.start
+
+    def increase(self, counter: str) -> float | None:
+        """How far a counter of `EngineSample` rose, or None where it is absent."""
+        return increase(getattr(self.last, counter), getattr(self.first, counter))
+
+    def rate(self, counter: str) -> float | None:
+        """The same a second."""
+        risen = self.increase(counter)
+        return None if risen is None or self.seconds <= 0 else risen / self.seconds
+
+    def responses(self) -> dict[str, float] | None:
+        """Finished responses by reason; a reason that appears late counted from 0."""
+        if self.last.responses is None:
+            return None
+        before = self.first.responses or {}
+        return {reason: max(0.0, n - before.get(reason, 0.0)) for reason, n in self.last.responses.items()}
+
+    def histogram(self, name: str) -> Histogram | None:
+        """Observations of a family within the span."""
+        new, old = self.last.histograms.get(name), self.first.histograms.get(name)
+        return None if new is None or old is None else delta(new, old)
+
+
+class Window:
+    """Samples of one engine, oldest first: ``fine`` seconds whole, then up to ``reach`` thinned to one a ``step``."""
+
+    def __init__(self, fine: float, reach: float, step: float = 15.0) -> None:
+        self._fine, self._reach, self._step = fine, reach, step
+        self._times: list[float] = []
+        self._samples: list[EngineSample] = []
+
+    def push(self, at: float, sample: EngineSample) -> bool:
+        """Add a sample taken at ``at``; True when it begins a new life. A sample not later than the last is ignored."""
+        new_life = bool(self._samples) and restarted(sample, self._samples[-1])
+        if new_life:
+            self._times.clear()
+            self._samples.clear()
+        elif self._times and at <= self._times[-1]:
+            return False
+        self._times.append(at)
+        self._samples.append(sample)
+        self._thin(at)
+        return new_life
+
+    def span(self, seconds: float) -> Span | None:
+        """From the newest sample at least ``seconds`` old (else the oldest) to the last; None with fewer than two."""
+        if len(self._times) < 2:
+            return None
+        index = max(0, bisect_right(self._times, self._times[-1] - seconds) - 1)
+        if index == len(self._times) - 1:
+            index -= 1
+        return Span(self._times[index], self._times[-1], self._samples[index], self._samples[-1])
+
+    def spans(self, shortest: float, longest: float) -> Iterator[Span]:
+        """Spans from ``shortest`` to ``longest`` seconds, each reaching one sample further back."""
+        last, end = len(self._times) - 1, self._times[-1] if self._times else 0.0
+        start = max(0, bisect_right(self._times, end - shortest) - 1)
+        for index in range(min(start, last - 1), -1, -1):
+            if end - self._times[index] > longest + self._step:
+                return
+            yield Span(self._times[index], end, self._samples[index], self._samples[last])
+
+    def calm(self, longest: float) -> tuple[Span, list[EngineSample]] | None:
+        """The span before the newest preemptions, as far back as it holds none, and its samples."""
+        samples, times = self._samples, self._times
+        end = len(samples) - 1
+        while end > 0 and increase(samples[end].preemptions, samples[end - 1].preemptions) != 0:
+            end -= 1
+        start = end
+        while start > 0 and times[end] - times[start - 1] <= longest:
+            if increase(samples[end].preemptions, samples[start - 1].preemptions) != 0:
+                break
+            start -= 1
+        if start == end:
+            return None
+        return Span(times[start], times[end], samples[start], samples[end]), samples[start : end + 1]
+
+    def within(self, seconds: float) -> list[EngineSample]:
+        """Samples of the last ``seconds``, oldest first."""
+        if not self._times:
+            return []
+        return self._samples[bisect_right(self._times, self._times[-1] - seconds - 1e-9) :]
+
+    def _thin(self, now: float) -> None:
+        """Drop what lies beyond reach; beyond ``fine``, drop a sample whose neighbours are within one ``step``."""
+        times, samples = self._times, self._samples
+        while len(times) > 2 and times[1] <= now - self._reach:
+            del times[0], samples[0]
+        edge = bisect_right(times, now - self._fine) - 1
+        if edge >= 2 and times[edge] - times[edge - 2] < self._step:
+            del times[edge - 1], samples[edge - 1]

@@ -1,0 +1,89 @@
+"""One body of /metrics to one `TargetSample`, whatever release of vLLM wrote it.
+
+In: bytes, and the `Layout` that the caller keeps between scrapes of one target. Out: a `TargetSample`, or
+`ExpositionError`. The table itself is in `spellings`, how series add up in `fold`, who owns them in `layout`.
+Invariant: the result does not depend on the layout, which only saves work; what no line changed is the same object as
+in the last sample.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from exporter.core.exposition import ExpositionError, follow, learn, split
+from exporter.core.fold import HISTOGRAM
+from exporter.core.layout import Cell, Engine, Layout, arrange
+from exporter.core.sample import EngineSample, TargetSample
+from exporter.core.spellings import ENGINE_STEMS, wanted
+
+__all__ = ["ExpositionError", "Layout", "normalise"]
+
+_NO_ENGINES = "no vLLM engine metrics: the server runs with --disable-log-stats, or this is not a vLLM server"
+
+
+def normalise(body: bytes, layout: Layout | None = None) -> TargetSample:
+    """Read one body. Raises `ExpositionError`; the layout is then forgotten and learnt again from the next body."""
+    layout = Layout() if layout is None else layout
+    skeleton, last = layout.skeleton, layout.sample
+    layout.skeleton = layout.sample = None
+    lines = split(body, layout.max_series)
+    if skeleton and last and (changed := follow(skeleton, lines)) is not None:
+        layout.sample = _update(layout, skeleton.values, last, changed)
+        layout.skeleton = skeleton
+    else:
+        layout.sample = _learn(layout, lines)
+    return layout.sample
+
+
+def _learn(layout: Layout, lines: list[str]) -> TargetSample:
+    exposition = learn(lines, wanted)
+    facts = arrange(layout, exposition)
+    if not facts.stems & ENGINE_STEMS:
+        layout.skeleton = None
+        raise ExpositionError("no_vllm_metrics", _NO_ENGINES)
+    for cell in layout.cells:
+        _fold(cell, exposition.values)
+    engines = {engine.key: _sample(engine) for engine in layout.engines}
+    return TargetSample(engines, facts.dialect, _invalid(layout.cells), facts.unknown, facts.settings)
+
+
+def _update(layout: Layout, values: list[float], last: TargetSample, changed: Iterable[int]) -> TargetSample:
+    """Fold only what changed; an engine of which nothing did keeps its sample."""
+    stale = {id(cell): cell for cell in map(layout.owners.__getitem__, changed) if cell is not None}
+    if not stale:
+        return last
+    for cell in stale.values():
+        _fold(cell, values)
+    engines = {
+        engine.key: _sample(engine) if any(id(cell) in stale for cell in engine.cells) else last.engines[engine.key]
+        for engine in layout.engines
+    }
+    return TargetSample(engines, last.dialect, _invalid(layout.cells), last.unknown_families, last.settings)
+
+
+def _fold(cell: Cell, values: list[float]) -> None:
+    value, cell.dropped = cell.family.fold.apply(values, cell.arranged)
+    cell.value = value * cell.scale if value is not None and cell.scale != 1.0 else value
+
+
+def _invalid(cells: Iterable[Cell]) -> Mapping[str, int]:
+    counts: Counter[str] = Counter()
+    for cell in cells:
+        if cell.dropped:
+            counts[cell.family.name] += cell.dropped
+    return counts
+
+
+def _sample(engine: Engine) -> EngineSample:
+    said = {cell.family.field: cell.value for cell in engine.cells if cell.value is not None}
+    histograms = {cell.family.name: said.pop(cell.family.field) for cell in engine.cells
+                  if cell.family.fold is HISTOGRAM and cell.value is not None}  # fmt: skip
+    cached, process_start = said.pop("prompt_tokens_cached", None), said.pop("process_start", None)
+    if cached is not None and "prompt_tokens" in said:
+        said.setdefault("prompt_tokens_computed", max(0.0, said["prompt_tokens"] - cached))
+    if process_start is not None:
+        said.setdefault("started_at", process_start)
+    moving = said.pop("updating", 0.0) + said.pop("moving", 0.0)
+    connector = engine.fixed["kv_connector"] or said.pop("external_queries", 0.0) > 0
+    said.pop("external_queries", None)
+    fixed = engine.fixed | {"kv_connector": connector, "updating_weights": moving > 0}
+    return EngineSample(histograms=histograms, **fixed, **said)

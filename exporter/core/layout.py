@@ -1,0 +1,229 @@
+"""Where in a body each value of each engine stands: worked out once, kept while the body is built the same.
+
+In: the series of an `Exposition`. Out: a `Layout`, whose cells know their slots in the values, and which engine they
+belong to. Invariant: every slot feeds at most one cell, and spellings of one family never meet in one.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from exporter.core.exposition import MAX_SERIES, Exposition, Series, Skeleton
+from exporter.core.fold import Member
+from exporter.core.sample import TargetSample
+from exporter.core.spellings import (
+    CONFIG_NAMES, CONNECTORS, PREFIXES, SETTINGS, WIRE, Family, Spelling, era, is_known, prefix_of, stem,
+)  # fmt: skip
+
+MAX_NAME = 256  # characters of a model name or engine that become a label of ours
+MAX_UNKNOWN = 1000
+# Ray's agent shows all replicas of its node: each is a server of its own, with its own engine 0.
+REPLICA_LABELS = ("ReplicaId", "WorkerId")
+
+Config = Mapping[str, str]
+
+
+@dataclass(slots=True)
+class Cell:
+    """One family of one engine: its arranged series, and what they said last."""
+
+    family: Family
+    arranged: Any
+    scale: float = 1.0
+    value: Any = None
+    dropped: int = 0
+
+
+@dataclass(slots=True)
+class Engine:
+    """One engine: its cells, those that the whole server shares among them, and what its labels fix."""
+
+    key: tuple[str, str]
+    cells: list[Cell]
+    fixed: dict[str, Any]
+
+
+@dataclass(slots=True)
+class Layout:
+    """What one target's last body taught. Its owner makes one a target and gives it to every `normalise`.
+
+    ``served_name`` names the engine where its series carry several model names (LoRA adapters); without it, the name
+    on num_requests_running does. All else is the cache: ``owners`` has one entry a slot of the skeleton's values.
+    """
+
+    served_name: str = ""
+    max_series: int = MAX_SERIES
+    skeleton: Skeleton | None = None
+    owners: list[Cell | None] = field(default_factory=list)
+    cells: list[Cell] = field(default_factory=list)
+    engines: list[Engine] = field(default_factory=list)
+    sample: TargetSample | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the body as a whole says: the era, its stems, the settings of its first engine."""
+
+    era: str
+    dialect: str
+    stems: frozenset[str]
+    unknown: frozenset[str]
+    settings: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Which engine a series belongs to; the engine is "" for what the whole server shares."""
+
+    replica: str
+    model: str
+    engine: str
+
+
+@dataclass(slots=True)
+class _Found:
+    """The series of one place by family and rank of spelling, and the model names they carry."""
+
+    families: dict[str, dict[int, list[tuple[Spelling, Member]]]] = field(default_factory=dict)
+    models: Counter[str] = field(default_factory=Counter)
+
+
+def arrange(layout: Layout, exposition: Exposition) -> Facts:
+    """Fill a layout from a body seen for the first time."""
+    configs = _configs(exposition.series)
+    facts = _facts(exposition, configs)
+    found = _sort(exposition.series)
+    layout.skeleton = exposition.skeleton
+    layout.owners = [None] * len(exposition.series)
+    layout.cells = []
+    shared = {place.replica: _cells(layout, here, 0) for place, here in found.items() if not place.engine}
+    layout.engines = []
+    places = [place for place in found if place.engine]
+    for place, key in zip(places, _keys(places, found, layout.served_name), strict=True):
+        config, sharing = _config(place, configs, places)
+        # Up to 0.8.5, whose cache_config_info has no engine label, V1 counted its prefix cache in blocks.
+        block = 1.0 if "engine" in config else _number(config.get("block_size")) or 0.0
+        cells = _cells(layout, found[place], block)
+        cells += shared.get("", []) + (shared.get(place.replica, []) if place.replica else [])
+        layout.engines.append(Engine(key, cells, _fixed(config, sharing, facts)))
+    return facts
+
+
+def _place(labels: Mapping[str, str], *, shared: bool) -> _Place:
+    replica = next((labels[name] for name in REPLICA_LABELS if name in labels), "")
+    if shared:
+        return _Place(replica, "", "")
+    # Triton's vLLM backend labels its models `model`; each is an engine of its own.
+    return _Place(replica, labels.get("model", ""), labels.get("engine") or "0")
+
+
+def _sort(series: Sequence[Series]) -> dict[_Place, _Found]:
+    found: defaultdict[_Place, _Found] = defaultdict(_Found)
+    for slot, one in enumerate(series):
+        spelling = WIRE.get(one.name)
+        if spelling is None:
+            continue
+        family = spelling.family
+        if family.only and one.labels.get(family.only[0]) != family.only[1]:
+            continue
+        here = found[_place(one.labels, shared=family.shared)]
+        ranks = here.families.setdefault(family.field, {})
+        ranks.setdefault(spelling.rank, []).append((spelling, Member(one.labels, spelling.part, slot)))
+        if model := one.labels.get("model_name") or one.labels.get("model"):
+            here.models[model] += 1_000_000 if family.field == "running" else 1
+    return found
+
+
+def _cells(layout: Layout, found: _Found, block_size: float) -> list[Cell]:
+    """One cell a family, from the spelling that is preferred among those present."""
+    cells = []
+    for ranks in found.families.values():
+        chosen = ranks[min(ranks)]
+        spelling = chosen[0][0]
+        scale = block_size if spelling.in_blocks else 1.0
+        if not scale:
+            continue
+        cell = Cell(spelling.family, spelling.family.fold.arrange([member for _, member in chosen]), scale)
+        for _, member in chosen:
+            layout.owners[member.slot] = cell
+        cells.append(cell)
+    layout.cells += cells
+    return cells
+
+
+def _keys(places: Sequence[_Place], found: Mapping[_Place, _Found], served: str) -> Iterator[tuple[str, str]]:
+    """Name the engines: by the served name, else the name on num_requests_running, else the commonest.
+
+    Where replicas behind one Ray agent would share a key, the replica's id is added to the engine.
+    """
+    names = []
+    for place in places:
+        models = found[place].models
+        name = served if served in models else next((model for model, _ in models.most_common(1)), "")
+        names.append(name[:MAX_NAME])
+    taken = Counter(zip(names, (place.engine for place in places), strict=True))
+    for place, name in zip(places, names, strict=True):
+        twice = taken[name, place.engine] > 1 and place.replica
+        yield name, (f"{place.engine}@{place.replica}" if twice else place.engine)[:MAX_NAME]
+
+
+def _configs(series: Iterable[Series]) -> list[tuple[str, Config]]:
+    """The labels of every cache_config_info, with the replica that they belong to."""
+    return [(_place(one.labels, shared=True).replica, one.labels) for one in series if one.name in CONFIG_NAMES]
+
+
+def _config(place: _Place, configs: Sequence[tuple[str, Config]], places: Sequence[_Place]) -> tuple[Config, int]:
+    """The cache configuration of an engine, and how many engines share the blocks that it names.
+
+    It has no model_name, so the engine joins it. ``num_gpu_blocks`` is the sum over the engines of one server and
+    stands on each of them (vllm/v1/engine/core_client.py).
+    """
+    mine = [config for replica, config in configs if replica == place.replica]
+    own = next((config for config in mine if config.get("engine") == place.engine), None)
+    if own is not None:
+        return own, len({config.get("engine") for config in mine})
+    common = next((config for config in mine if "engine" not in config), {})
+    return common, sum(other.replica == place.replica for other in places)
+
+
+def _fixed(config: Config, sharing: int, facts: Facts) -> dict[str, Any]:
+    capacity = _number(config.get("kv_cache_size_tokens"))
+    blocks, size = _number(config.get("num_gpu_blocks")), _number(config.get("block_size"))
+    if capacity is None and blocks and size:
+        capacity = blocks * size / sharing
+    connector = (
+        any(name.startswith(CONNECTORS) for name in facts.stems)
+        or "num_requests_kv_fetch_by_stage" in facts.stems
+        or _number(config.get("kv_offloading_size")) is not None
+    )
+    return {
+        "kv_capacity_tokens": capacity,
+        "prefix_caching": {"True": True, "False": False}.get(config.get("enable_prefix_caching", "")),
+        "kv_connector": connector,
+        "recompute_counted": facts.era == "v0",
+    }
+
+
+def _number(text: str | None) -> float | None:
+    """A positive number in a label that may also say "None"."""
+    try:
+        number = float(text or "")
+    except ValueError:
+        return None
+    return number if 0 < number < float("inf") else None
+
+
+def _facts(exposition: Exposition, configs: Sequence[tuple[str, Config]]) -> Facts:
+    vllm = [name for name in exposition.names if prefix_of(name)]
+    stems = frozenset(map(stem, vllm))
+    labels = {label for _, config in configs for label in config if label == "kv_cache_size_tokens"}
+    if any("engine" in one.labels for one in exposition.series):
+        labels.add("engine")
+    through = sorted({name.split("_", 1)[0] for name in vllm} - {"vllm"} - {PREFIXES[0]})
+    spoken = era(stems, labels)
+    outer = [name for name in ("ray", "kserve") if name in through]
+    config = configs[0][1] if configs else {}
+    settings = {name: config[name][:64] for name in SETTINGS if config.get(name, "None") != "None"}
+    unknown = frozenset(sorted(name[:128] for name in stems if not is_known(name))[:MAX_UNKNOWN])
+    return Facts(spoken, " ".join([spoken, *outer]), stems, unknown, settings)

@@ -7,7 +7,7 @@ panel with at least one query that recording rules can answer keeps its text.
 import re
 from typing import Any
 
-from dashboards.promql import Producers
+from dashboards.site import Site
 from exporter.catalog import METRICS, NAMESPACE
 
 _OURS = {metric.full_name: metric for metric in METRICS}
@@ -15,9 +15,9 @@ _NAME = re.compile(rf"\b{NAMESPACE}\w+")
 _RAW = re.compile(r"\bvllm:\w+")
 
 
-def explain_absent(dashboard: dict[str, Any], who: Producers) -> dict[str, Any]:
+def explain_absent(dashboard: dict[str, Any], site: Site) -> dict[str, Any]:
     """The dashboard with the reason appended where native mode has no data for a panel. Stat tiles are too small for it."""
-    if not who.native:
+    if not site.native:
         return dashboard
     return dashboard | {"panels": [_explained(panel) for panel in dashboard["panels"]]}
 

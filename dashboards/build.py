@@ -13,12 +13,14 @@ from typing import Any
 
 import click
 
+from alerts.config import Config, ConfigError, load
 from dashboards import capacity, engine, itself, links, overview, workload
 from dashboards.absent import explain_absent
-from dashboards.promql import Producers
+from dashboards.identity import widen
+from dashboards.site import Site, parse_mode
 
 OUT = Path(__file__).parent / "out"
-_BUILDERS: dict[str, Callable[[Producers], dict[str, Any]]] = {
+_BUILDERS: dict[str, Callable[[Site], dict[str, Any]]] = {
     links.OVERVIEW: overview.build,
     links.ENGINE: engine.build,
     links.WORKLOAD: workload.build,
@@ -27,9 +29,10 @@ _BUILDERS: dict[str, Callable[[Producers], dict[str, Any]]] = {
 }
 
 
-def build(who: Producers = Producers()) -> dict[str, str]:
+def build(site: Site) -> dict[str, str]:
     """Every dashboard's file name and text."""
-    made = {uid: explain_absent(builder(who), who) for uid, builder in _BUILDERS.items()}
+    labels = site.config.identity_labels
+    made = {uid: widen(explain_absent(builder(site), site), labels) for uid, builder in _BUILDERS.items()}
     return {f"{uid}.json": json.dumps(made[uid], indent=2, sort_keys=True, ensure_ascii=False) + "\n" for uid in made}
 
 
@@ -47,13 +50,16 @@ def drift(files: dict[str, str], out: Path) -> list[str]:
 @click.command()
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 and show a diff where the files are out of date.")
 @click.option("--mode", default="daemon,native", show_default=True, help="Who feeds Prometheus: daemon, native, or both.")
+@click.option("--config", "config_file", type=click.Path(path_type=Path, dir_okay=False), help="The alert config (YAML).")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=OUT, help="Where the files go.")
-def main(check: bool, mode: str, out: Path) -> None:
+def main(check: bool, mode: str, config_file: Path | None, out: Path) -> None:
     """Build the Grafana dashboards."""
     try:
-        files = build(Producers.parse(mode))
-    except ValueError as error:
+        daemon, native = parse_mode(mode)
+        config = load(config_file) if config_file else Config()
+    except (ValueError, ConfigError) as error:
         raise click.UsageError(str(error)) from None
+    files = build(Site(daemon, native, config))
     if check:
         different = drift(files, out)
         sys.stdout.write("".join(different))

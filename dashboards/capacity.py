@@ -2,23 +2,24 @@
 
 from typing import Any
 
-from dashboards import levels, links, states, theme
+from dashboards import links, states, theme
 from dashboards.marks import incidents
-from dashboards.promql import BY_ENGINE, ENGINE_LEGEND, Producers, folded_target, gauge, rate, total, worst
+from dashboards.promql import BY_ENGINE, ENGINE_LEGEND, folded_target, gauge, rate, total, worst
+from dashboards.site import Site
 from dashboards.theme import Query, Row
 from exporter.core.snapshot import State
 
-_BANDS = (1, 5, 9, 17, 33, 65, 129, 257, 513)
+_BANDS = (1, 5, 9, 17, 25, 33, 49, 65, 97, 129, 257)
 _PEAK = "$__range:$__interval"
 
 
-def build(who: Producers) -> dict[str, Any]:
+def build(site: Site) -> dict[str, Any]:
     """The dashboard's JSON."""
     rows = (
-        Row("How much room is left, at the peak of the range", _headroom()),
-        Row("Where is the knee?", _knee()),
-        Row("Where does it go?", _trend()),
-        Row("What trouble cost", _cost()),
+        Row("How much room is left, at the peak of the range", _headroom(site)),
+        Row("Where is the knee?", _knee(site)),
+        Row("Where does it go?", _trend(site)),
+        Row("What trouble cost", _cost(site)),
     )
     return theme.dashboard(
         links.CAPACITY,
@@ -38,25 +39,25 @@ def _slots() -> str:
     return folded_target("server_setting", 'name="max_num_seqs"')
 
 
-def _headroom() -> tuple[theme.Panel, ...]:
+def _headroom(site: Site) -> tuple[theme.Panel, ...]:
     kv = f"min(1 - max_over_time({gauge('kv_cache_usage_max_ratio')}[{_PEAK}]))"
     slots = f"min(1 - max_over_time(({_slots_used()})[{_PEAK}]))"
     return (
         theme.stat(
             "KV cache left",
             "What was free at the fullest moment of the range, on the fullest engine. At 10 % and less, the next burst evicts.",
-            [Query(kv, instant=True)], "percentunit", "not reported", levels=levels.HEADROOM, decimals=0,
+            [Query(kv, instant=True)], "percentunit", "not reported", levels=site.scale.kv_left, decimals=0,
         ),
         theme.stat(
             "Slots left",
             "Free share of max_num_seqs at the busiest moment. None left with KV to spare: raise max_num_seqs. None left and KV full: add replicas.",
-            [Query(slots, instant=True)], "percentunit", "cap not known", levels=levels.HEADROOM, decimals=0,
+            [Query(slots, instant=True)], "percentunit", "cap not known", levels=site.scale.slots_left, decimals=0,
         ),
         theme.stat(
             "KV demand, peak",
             "What KV usage would have been if everything that waited ran too. Above 100 % the cache is too small for the peak.",
             [Query(f"max(max_over_time({gauge('kv_cache_demand_ratio')}[{_PEAK}]))", instant=True)],
-            "percentunit", "not known", levels=levels.KV_DEMAND, decimals=0,
+            "percentunit", "not known", levels=site.scale.kv_demand, decimals=0,
         ),
         theme.stat(
             "Full-length requests that fit",
@@ -64,13 +65,13 @@ def _headroom() -> tuple[theme.Panel, ...]:
             [Query(f"min({gauge('kv_cache_full_windows')})", instant=True)], "none", "not known", decimals=1,
         ),
         theme.stat(
-            "Peak requests per second",
+            "Peak requests/s",
             "Most finished requests per second over five minutes, all engines chosen together: what the next size must carry, plus one replica.",
             [Query(f"max_over_time(sum({rate('responses_total', over='5m', keep=('finished_reason',))})[{_PEAK}])", instant=True)],
             "reqps", "no responses", decimals=2,
         ),
         theme.stat(
-            "Peak useful tokens per second",
+            "Peak useful tokens/s",
             "Most useful tokens per second of all engines chosen together.",
             [Query(f"max_over_time(sum({gauge('useful_tokens_per_second')})[{_PEAK}])", instant=True)],
             "short", "no tokens", decimals=0,
@@ -89,7 +90,7 @@ def _banded(value: str) -> list[Query]:
     return queries
 
 
-def _knee() -> tuple[theme.Panel, ...]:
+def _knee(site: Site) -> tuple[theme.Panel, ...]:
     return (
         theme.bars(
             "Useful tokens per second, by concurrency",
@@ -100,7 +101,7 @@ def _knee() -> tuple[theme.Panel, ...]:
             "Time per token p99, by concurrency",
             "What more concurrency costs each user, at the same counts. Choose the highest band whose bar is within your objective.",
             _banded(gauge("tpot_p99_seconds", 'source="request"', 'bound="estimate"')), "s", "No request finished in this range.",
-            width=8, height=9, levels=levels.TPOT,
+            width=8, height=9, levels=site.scale.tpot,
         ),
         theme.bars(
             "Preemptions per second, by concurrency",
@@ -110,7 +111,7 @@ def _knee() -> tuple[theme.Panel, ...]:
     )  # fmt: skip
 
 
-def _trend() -> tuple[theme.Panel, ...]:
+def _trend(site: Site) -> tuple[theme.Panel, ...]:
     def peak(of: str, ago: str = "") -> str:
         return f"max_over_time({of}[1h:1m]{ago and f' offset {ago}'})"
 
@@ -121,7 +122,7 @@ def _trend() -> tuple[theme.Panel, ...]:
             "KV cache, hourly peak",
             "The fullest engine of each model over the hour before, and the same a week ago (dashed). Look for peaks that rise from week to week, not for one high hour.",
             [Query(peak(kv), "{{model_name}}"), Query(peak(kv, "1w"), "a week ago: {{model_name}}")],
-            "percentunit", "No engine reports KV usage.", levels=levels.KV_USAGE, high=1, overrides=[_past()],
+            "percentunit", "No engine reports KV usage.", levels=site.scale.kv_usage, high=1, overrides=[_past()],
         ),
         theme.timeseries(
             "Slots used, hourly peak",
@@ -142,7 +143,7 @@ def _past() -> dict[str, Any]:
     return theme.by_regex("^a week ago", custom__lineStyle={"fill": "dash", "dash": [8, 8]}, custom__fillOpacity=0)
 
 
-def _cost() -> tuple[theme.Panel, ...]:
+def _cost(site: Site) -> tuple[theme.Panel, ...]:
     lost = f"avg by (model_name) (avg_over_time({gauge('recompute_tax_ratio')}[{_PEAK}]))"
     bad = states.matcher(*(state for state in State if state.severity in ("critical", "warning")))
     minutes = f"sum by (state) (avg_over_time({gauge('state', bad, keep=('state',))}[{_PEAK}])) * $__range_s > 0"
@@ -150,14 +151,14 @@ def _cost() -> tuple[theme.Panel, ...]:
         theme.bars(
             "Engine time in each troubled state",
             "Time that engines spent in each state that is not healthy, added up over the engines chosen.",
-            [Query(minutes, "{{state}}", instant=True)], "s", "No engine was in trouble in this range.", height=7,
+            [Query(f"sort_desc({minutes})", "{{state}}", instant=True)], "s", "No engine was in trouble in this range.", height=7,
             overrides=[theme.by_name(state.value, colour=states.COLOURS[state], displayName=states.words(state)) for state in State],
         ),
         theme.bars(
             "Work lost to recomputation",
             "Mean recompute tax over the range: this share of the GPUs did the same work again. Multiply by their price.",
             [Query(lost, "{{model_name}}", instant=True)], "percentunit", "No work was done in this range.", height=7, high=1,
-            levels=levels.RECOMPUTE_TAX,
+            levels=site.scale.recompute_tax,
         ),
         theme.timeseries(
             "KV capacity in tokens",

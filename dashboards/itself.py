@@ -2,16 +2,17 @@
 
 from typing import Any
 
-from dashboards import levels, links, theme
-from dashboards.promql import Producers, folded_target, metric, rate
+from dashboards import links, theme
+from dashboards.promql import folded_target, metric, rate
+from dashboards.site import ANY_IS_BAD, Site
 from dashboards.theme import Column, Query, Row
 
 _REPLICA = f"and on (job, instance) {metric('build_info').full_name}"
 
 
-def build(who: Producers) -> dict[str, Any]:
+def build(site: Site) -> dict[str, Any]:
     """The dashboard's JSON."""
-    rows = (Row("Is every server seen?", _seen()), Row("What was odd", _odd()), Row("What it costs", _cost()))
+    rows = (Row("Is every server seen?", _seen(site)), Row("What was odd", _odd(site)), Row("What it costs", _cost(site)))
     return theme.dashboard(
         links.SELF,
         "Whether vllm-vitals sees every server, what it could not use, and what it costs. If this page is red, the others cannot be trusted.",
@@ -20,7 +21,7 @@ def build(who: Producers) -> dict[str, Any]:
     )
 
 
-def _seen() -> tuple[theme.Panel, ...]:
+def _seen(site: Site) -> tuple[theme.Panel, ...]:
     up = folded_target("target_up")
     age = f"time() - {folded_target('last_scrape_timestamp_seconds')}"
     server = [Column("target", "Server")]
@@ -29,7 +30,7 @@ def _seen() -> tuple[theme.Panel, ...]:
             "Servers not seen",
             "Servers whose last scrape gave nothing usable, and all servers. The first must be 0: what is not seen is not healthy, it is unknown.",
             [Query(f"count({up}) - sum({up})", "not seen", instant=True), Query(f"count({up})", "all", instant=True)],
-            "none", "no server configured", named=True, levels=levels.DOWN, width=5, height=7, overrides=[theme.by_name("all", colour="text")],
+            "none", "no server configured", named=True, levels=ANY_IS_BAD, width=5, height=7, overrides=[theme.by_name("all", colour=theme.PLAIN)],
         ),
         theme.table(
             "Servers",
@@ -38,7 +39,7 @@ def _seen() -> tuple[theme.Panel, ...]:
             [
                 *server,
                 Column("Value #A", "Seen", width=70, mappings=[_UP]),
-                Column("Value #B", "Age", "s", levels=levels.SCRAPE_AGE, decimals=0, width=80),
+                Column("Value #B", "Age", "s", levels=site.scale.scrape_age, decimals=0, width=80),
                 Column("Value #C", "Scrape takes", "s", width=110),
                 Column("version", "vLLM", width=90), Column("dialect", "Dialect", width=110),
                 Column("Value #D", "Unknown families", "none", width=135, decimals=0),
@@ -54,12 +55,12 @@ _UP = {
 }
 
 
-def _odd() -> tuple[theme.Panel, ...]:
+def _odd(site: Site) -> tuple[theme.Panel, ...]:
     return (
         theme.timeseries(
             "Failed scrapes per second, by reason",
             "Why scrapes fail: refused and dns are a server that is gone; timeout, truncated and http_error one that is there and cannot answer; unauthorized is a key.",
-            [Query(rate("scrape_errors_total", keep=("reason",)), "{{target}} {{reason}}")],
+            [Query(rate("scrape_errors_total", keep=("reason",)) + " > 0", "{{target}} {{reason}}")],
             "cps", "No scrape has failed.",
         ),
         theme.timeseries(
@@ -77,7 +78,7 @@ def _odd() -> tuple[theme.Panel, ...]:
     )  # fmt: skip
 
 
-def _cost() -> tuple[theme.Panel, ...]:
+def _cost(site: Site) -> tuple[theme.Panel, ...]:
     build_info = metric("build_info").full_name
     return (
         theme.timeseries(

@@ -1,18 +1,20 @@
 """Overview: are users hurt, which model, which engine, worst first."""
 
+from dataclasses import replace
 from typing import Any
 
-from dashboards import levels, links, promql, states, theme
+from dashboards import links, promql, states, theme
 from dashboards.marks import incidents, state_changes
-from dashboards.promql import ENGINE_LEGEND, Producers, gauge, quantile, total, worst
+from dashboards.promql import ENGINE_LEGEND, gauge, quantile, total, worst
+from dashboards.site import ANY_IS_BAD, ANY_IS_ODD, Site
 from dashboards.theme import Column, Query, Row
 
 _ALERTS = 'ALERTS{alertstate="firing", alertname=~"VLLM.*", model_name=~"$model_name|"}'
 
 
-def build(who: Producers) -> dict[str, Any]:
+def build(site: Site) -> dict[str, Any]:
     """The dashboard's JSON."""
-    rows = (Row("Are users hurt?", _tiles(who)), Row("Who, worst first", _who()), Row("Since when", _when(who)), Row("The vital signs, worst engine of each model", _signs()))
+    rows = (Row("Are users hurt?", _tiles(site)), Row("Who, worst first", _who(site)), Row("Since when", _when(site)), Row("The vital signs, worst engine of each model", _signs(site)))
     return theme.dashboard(
         links.OVERVIEW,
         "Are users hurt? Which model, which engine, since when. Start here; every row leads to its engine.",
@@ -21,7 +23,7 @@ def build(who: Producers) -> dict[str, Any]:
     )
 
 
-def _tiles(who: Producers) -> tuple[theme.Panel, ...]:
+def _tiles(site: Site) -> tuple[theme.Panel, ...]:
     hurting = states.matcher(*states.HURTING)
     costly = states.matcher(*states.COSTLY)
     return (
@@ -39,51 +41,51 @@ def _tiles(who: Producers) -> tuple[theme.Panel, ...]:
                 Query(f"sum({promql.gauge('state', costly)})", "wasteful", instant=True),
                 Query(f"count({promql.gauge('state')})", "all", instant=True),
             ],
-            "none", "no engine seen", named=True, levels=levels.DOWN,
-            overrides=[theme.by_name("all", colour="text"), theme.by_name("wasteful", thresholds=theme.steps(levels.TROUBLE))],
+            "none", "no engine seen", named=True, levels=ANY_IS_BAD,
+            overrides=[theme.by_name("all", colour=theme.PLAIN), theme.by_name("wasteful", thresholds=theme.steps(ANY_IS_ODD))],
         ),
         theme.stat(
             "Alerts firing",
             "Alerts of these models that fire now, by severity. A page needs a person; a ticket can wait for the morning.",
             [Query(f"count by (severity) (max by (alertname, severity, target, model_name, engine) ({_ALERTS}))", "{{severity}}", instant=True)],
-            "none", "none firing", named=True, levels=levels.TROUBLE,
-            overrides=[theme.by_name("page", thresholds=theme.steps(levels.DOWN))],
+            "none", "none firing", named=True, levels=ANY_IS_ODD,
+            overrides=[theme.by_name("page", thresholds=theme.steps(ANY_IS_BAD))],
         ),
         theme.stat(
             "Time to first token, p99",
             "The slowest model's p99 over the slow window. Users feel this first. Yellow and red come from the service objective; if it is high with a queue, look at Expected wait.",
-            [Query(f"max({_ttft(who)})", instant=True)],
-            "s", "no traffic", levels=levels.TTFT, decimals=2,
+            [Query(f"max({_ttft(site)})", instant=True)],
+            "s", "no traffic", levels=site.scale.ttft, decimals=2,
         ),
         theme.stat(
             "Time per token, p99",
             "The slowest model's p99 time per output token. High while the median is low: some requests stall, see the tail ratio of that engine.",
-            [Query(f"max({_tpot(who)})", instant=True)],
-            "s", "no traffic", levels=levels.TPOT, decimals=3,
+            [Query(f"max({_tpot(site)})", instant=True)],
+            "s", "no traffic", levels=site.scale.tpot,
         ),
         theme.stat(
             "Expected wait",
             "Waiting requests over the completion rate, of the engine where it is longest: about how long a new request will queue. Rising for ten minutes above the objective is when thrashing does harm.",
             [Query(f"max({gauge('expected_wait_seconds')})", instant=True)],
-            "s", "nothing waits", levels=levels.EXPECTED_WAIT, decimals=1,
+            "s", "nothing waits", levels=site.scale.expected_wait, decimals=1,
         ),
     )  # fmt: skip
 
 
-def _ttft(who: Producers) -> str:
-    return _either(gauge("ttft_p99_seconds", 'bound="estimate"'), quantile(0.99, "ttft_seconds", Producers(False, True), promql.BY_ENGINE), who)
+def _ttft(site: Site) -> str:
+    return _either(gauge("ttft_p99_seconds", 'bound="estimate"'), quantile(0.99, "ttft_seconds", replace(site, daemon=False, native=True), promql.BY_ENGINE), site)
 
 
-def _tpot(who: Producers) -> str:
+def _tpot(site: Site) -> str:
     derived = gauge("tpot_p99_seconds", 'source="request"', 'bound="estimate"')
-    return _either(derived, quantile(0.99, "tpot_seconds", Producers(False, True), promql.BY_ENGINE), who)
+    return _either(derived, quantile(0.99, "tpot_seconds", replace(site, daemon=False, native=True), promql.BY_ENGINE), site)
 
 
-def _either(derived: str, raw: str, who: Producers) -> str:
-    return " or ".join([derived] * who.daemon + [raw] * who.native)
+def _either(derived: str, raw: str, site: Site) -> str:
+    return " or ".join([derived] * site.daemon + [raw] * site.native)
 
 
-def _who() -> tuple[theme.Panel, ...]:
+def _who(site: Site) -> tuple[theme.Panel, ...]:
     shown = (
         ("State", states.worst_rank()),
         ("For", f"time() - {gauge('state_since_timestamp_seconds')}"),
@@ -96,17 +98,17 @@ def _who() -> tuple[theme.Panel, ...]:
         ("Truncated", gauge("truncated_ratio")),
         ("Expected wait", gauge("expected_wait_seconds")),
     )
-    looks = {
+    looks: dict[str, dict[str, Any]] = {
         "State": {"mappings": states.mappings(), "width": 110},
         "For": {"unit": "dtdurations", "width": 90},
         "Running": {"decimals": 0, "width": 75},
         "Waiting": {"decimals": 0, "width": 75},
-        "KV max": {"unit": "percentunit", "levels": levels.KV_USAGE, "decimals": 0, "width": 75},
-        "R": {"levels": levels.PREEMPTIONS_PER_COMPLETION, "decimals": 2, "width": 65},
-        "Recompute tax": {"unit": "percentunit", "levels": levels.RECOMPUTE_TAX, "decimals": 0, "width": 115},
+        "KV max": {"unit": "percentunit", "levels": site.scale.kv_usage, "decimals": 0, "width": 75},
+        "R": {"levels": site.scale.preemptions_per_completion, "decimals": 2, "width": 65},
+        "Recompute tax": {"unit": "percentunit", "levels": site.scale.recompute_tax, "decimals": 0, "width": 115},
         "Tokens/s": {"unit": "short", "width": 85},
-        "Truncated": {"unit": "percentunit", "levels": levels.TRUNCATED, "decimals": 0, "width": 90},
-        "Expected wait": {"unit": "s", "levels": levels.EXPECTED_WAIT, "width": 110},
+        "Truncated": {"unit": "percentunit", "levels": site.scale.truncated, "decimals": 0, "width": 90},
+        "Expected wait": {"unit": "s", "levels": site.scale.expected_wait, "width": 110},
     }
     link = [theme.row_to_engine()]
     names = [Column("model_name", "Model", links=link), Column("target", "Server", links=link), Column("engine", "Engine", links=link, width=70)]
@@ -121,10 +123,10 @@ def _who() -> tuple[theme.Panel, ...]:
     )  # fmt: skip
 
 
-def _when(who: Producers) -> tuple[theme.Panel, ...]:
+def _when(site: Site) -> tuple[theme.Panel, ...]:
     alert_columns = [
-        Column("severity", "Severity", width=85), Column("alertname", "Alert"), Column("model_name", "Model"), Column("target", "Server"),
-        Column("engine", "Engine", width=70), Column("Value", "For", "dtdurations", width=100),
+        Column("severity", "Severity", width=80), Column("alertname", "Alert"), Column("model_name", "Model", width=105),
+        Column("Value", "For", "dtdurations", width=90),
     ]  # fmt: skip
     firing = f"time() - max by (alertname, severity, target, model_name, engine) (ALERTS_FOR_STATE and ignoring (alertstate) {_ALERTS})"
     return (
@@ -142,8 +144,8 @@ def _when(who: Producers) -> tuple[theme.Panel, ...]:
         theme.timeseries(
             "Time to first token, p99",
             "p99 by model, queueing included. A climb with a flat time per token is a queue; a climb of both is an engine that redoes work.",
-            [Query(quantile(0.99, "ttft_seconds", who), "{{model_name}}")],
-            "s", "No request got its first token in this range.", levels=levels.TTFT,
+            [Query(quantile(0.99, "ttft_seconds", site), "{{model_name}}")],
+            "s", "No request got its first token in this range.", levels=site.scale.ttft,
         ),
         theme.timeseries(
             "Useful tokens per second",
@@ -160,7 +162,7 @@ def _when(who: Producers) -> tuple[theme.Panel, ...]:
     )  # fmt: skip
 
 
-def _signs() -> tuple[theme.Panel, ...]:
+def _signs(site: Site) -> tuple[theme.Panel, ...]:
     return (
         theme.timeseries(
             "Preemptions per second",
@@ -172,19 +174,19 @@ def _signs() -> tuple[theme.Panel, ...]:
             "KV cache, maximum over the window",
             "The fullest engine of each model. Above the line the cliff is near: a burst of long requests will evict. The maximum is shown because usage dips whenever a victim frees its blocks.",
             [Query(worst(gauge("kv_cache_usage_max_ratio")), "{{model_name}}")],
-            "percentunit", "No engine reports KV usage.", levels=levels.KV_USAGE, high=1, width=6,
+            "percentunit", "No engine reports KV usage.", levels=site.scale.kv_usage, high=1, width=6,
         ),
         theme.timeseries(
             "Tail ratio p99 / p50, lower bound",
             "How much slower than the median the slowest 1 % of requests get their tokens, at the least (buckets hide the rest). Above the line, preemption or prefill stalls some users.",
             [Query(worst(gauge("tpot_p99_p50_ratio", 'source="request"', 'bound="lower"')), "{{model_name}}")],
-            "none", "Too few requests, or both quantiles lie in the same bucket.", levels=levels.TAIL_RATIO, width=6,
+            "none", "Too few requests, or both quantiles lie in the same bucket.", levels=site.scale.tail_ratio, width=6,
         ),
         theme.timeseries(
             "Truncated at the cap",
             "Share of responses that end by length. A step up after a deploy is usually a new max_tokens or a lost default; see Workload for which cap.",
             [Query(worst(gauge("truncated_ratio")), "{{model_name}}")],
-            "percentunit", "No response has finished in this range.", levels=levels.TRUNCATED, width=6,
+            "percentunit", "No response has finished in this range.", levels=site.scale.truncated, width=6,
         ),
     )  # fmt: skip
 

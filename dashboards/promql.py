@@ -5,41 +5,18 @@ produced a series (one daemon, two, recording rules, both), it is folded by `max
 is summed, so that redundant producers change no number.
 """
 
-from dataclasses import dataclass
-
+from dashboards.site import Site
 from exporter.catalog import BY_NAME, ENGINE_LABELS, TARGET_LABELS, Kind, Metric
+from exporter.core.fold import HISTOGRAM
+from exporter.core.spellings import FAMILIES
 
 RATE_RANGE = "$__rate_interval"
 _SELECTORS = {"target": 'target=~"$target"', "model_name": 'model_name=~"$model_name"', "engine": 'engine=~"$engine"'}
 
-# vLLM's own names of the histograms, newest spelling first, for a Prometheus without the daemon.
-RAW_HISTOGRAMS: dict[str, tuple[str, ...]] = {
-    "tpot_seconds": ("vllm:request_time_per_output_token_seconds",),
-    "inter_token_latency_seconds": ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
-    "ttft_seconds": ("vllm:time_to_first_token_seconds",),
-    "e2e_latency_seconds": ("vllm:e2e_request_latency_seconds",),
-    "queue_time_seconds": ("vllm:request_queue_time_seconds",),
-    "request_prompt_tokens": ("vllm:request_prompt_tokens",),
-    "request_output_tokens": ("vllm:request_generation_tokens",),
-    "request_max_tokens": ("vllm:request_params_max_tokens",),
-    "request_preemptions": ("vllm:request_num_preemptions",),
+# vLLM's own names of the histograms, newest first and without prefix, for a Prometheus without the daemon.
+RAW_HISTOGRAMS = {
+    family.name: family.spellings for family in FAMILIES if BY_NAME.get(family.name, None) and family.fold is HISTOGRAM
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Producers:
-    """Who feeds this Prometheus: the daemon, recording rules over vLLM's own series, or both."""
-
-    daemon: bool = True
-    native: bool = True
-
-    @classmethod
-    def parse(cls, text: str) -> "Producers":
-        """``daemon``, ``native`` or ``daemon,native``. Raises ValueError that names what is wrong."""
-        modes = {word.strip() for word in text.split(",") if word.strip()}
-        if not modes or modes - {"daemon", "native"}:
-            raise ValueError(f"--mode {text!r}: use daemon, native, or daemon,native")
-        return cls("daemon" in modes, "native" in modes)
 
 
 def metric(name: str) -> Metric:
@@ -53,8 +30,8 @@ def selector(of: Metric, *matchers: str) -> str:
 
 
 def identity(of: Metric, keep: tuple[str, ...] = ()) -> str:
-    """The labels that a fold keeps."""
-    return ", ".join(of.scope + keep)
+    """The labels that a fold keeps; a family without a scope keeps its own."""
+    return ", ".join(of.scope + keep if of.scope else of.labels)
 
 
 def gauge(name: str, *matchers: str, keep: tuple[str, ...] = ()) -> str:
@@ -95,36 +72,37 @@ def ratio(part: str, whole: str) -> str:
     return f"{part} / ({whole} > 0)"
 
 
-def histogram(name: str, who: Producers, part: str = "bucket", function: str = "rate", over: str = RATE_RANGE) -> str:
+def histogram(name: str, site: Site, part: str = "bucket", function: str = "rate", over: str = RATE_RANGE) -> str:
     """A histogram's buckets, sum or count as a rate per identity, from the daemon, from vLLM itself, or whichever is there."""
     of = metric(name)
     labels = identity(of, ("le",) if part == "bucket" else ())
     sources = []
-    if who.daemon:
+    if site.daemon:
         sources.append(f"max by ({labels}) ({function}({of.full_name}_{part}{selector(of)}[{over}]))")
-    if who.native:
-        sources += [_raw(f"{raw}_{part}", labels, function, over) for raw in RAW_HISTOGRAMS[name]]
+    if site.native:
+        sources += [_raw(site.config.spellings, f"{raw}_{part}", labels, function, over) for raw in RAW_HISTOGRAMS[name]]
     return " or ".join(sources)
 
 
-def _raw(name: str, labels: str, function: str, over: str) -> str:
-    # vLLM before its V1 engine has no engine label; both spellings meet in one window while a server is upgraded.
-    model = 'instance=~"$target", model_name=~"$model_name"'
-    named = f'{function}({name}{{{model}, engine=~"$engine", engine!=""}}[{over}])'
-    unnamed = f'label_replace({function}({name}{{{model}, engine=""}}[{over}]), "engine", "0", "", "")'
-    return f'max by ({labels}) (label_replace({named} or {unnamed}, "target", "$1", "instance", "(.+)"))'
+def _raw(prefixes: tuple[str, ...], name: str, labels: str, function: str, over: str) -> str:
+    # Ray and OpenTelemetry spell the prefix their own way; a server uses one of them.
+    named = f'__name__=~"({"|".join(prefixes)}){name}", instance=~"$target", model_name=~"$model_name"'
+    # vLLM before 0.8.3 has no engine label; both forms meet in one window while a server is upgraded.
+    labelled = f'{function}({{{named}, engine!="", engine=~"$engine"}}[{over}])'
+    bare = f'label_replace({function}({{{named}, engine=""}}[{over}]), "engine", "0", "", "")'
+    return f'max by ({labels}) (label_replace({labelled} or {bare}, "target", "$1", "instance", "(.+)"))'
 
 
-def quantile(q: float, name: str, who: Producers, by: str = "model_name", over: str = RATE_RANGE) -> str:
+def quantile(q: float, name: str, site: Site, by: str = "model_name", over: str = RATE_RANGE) -> str:
     """A quantile from buckets, by interpolation inside one bucket; ``by`` may be empty for all together."""
     labels = f"{by}, le" if by else "le"
-    return f"histogram_quantile({q:g}, sum by ({labels}) ({histogram(name, who, over=over)}))"
+    return f"histogram_quantile({q:g}, sum by ({labels}) ({histogram(name, site, over=over)}))"
 
 
-def mean(name: str, who: Producers, by: str = "model_name", over: str = RATE_RANGE) -> str:
+def mean(name: str, site: Site, by: str = "model_name", over: str = RATE_RANGE) -> str:
     """A histogram's mean over a range."""
     return ratio(
-        total(histogram(name, who, "sum", over=over), by), total(histogram(name, who, "count", over=over), by)
+        total(histogram(name, site, "sum", over=over), by), total(histogram(name, site, "count", over=over), by)
     )
 
 
@@ -137,3 +115,8 @@ def folded_target(name: str, *matchers: str, keep: tuple[str, ...] = ()) -> str:
 
 BY_ENGINE = ", ".join(ENGINE_LABELS)
 ENGINE_LEGEND = "{{model_name}} · {{target}} · {{engine}}"
+
+
+def of_engine(what: str) -> str:
+    """A legend that still tells engines apart where several are chosen."""
+    return f"{what} · {ENGINE_LEGEND}"

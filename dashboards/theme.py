@@ -9,17 +9,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import attr
 from grafanalib import core
 from grafanalib._gen import DashboardEncoder
 
 from dashboards import links
-from dashboards.levels import Levels
 from dashboards.modernise import DATASOURCE, modernise
 from dashboards.promql import metric
+from dashboards.site import Levels
 
 COLUMNS = 24
+GREEN, YELLOW, RED = "#37872D", "#F2CC0C", "#E02F44"
 QUIET = "#8E8E8E"
+PLAIN = "#464C54"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +73,12 @@ class Column:
     links: Sequence[dict[str, Any]] = ()
 
 
-@attr.s
 class _Modern(core.Panel):  # type: ignore[misc]  # grafanalib has no types
-    """A panel of any type of today's Grafana; grafanalib's own classes stop at Grafana 8."""
-
-    type = attr.ib(default="")
-    options = attr.ib(factory=dict)
-    defaults = attr.ib(factory=dict)
-    overrides = attr.ib(factory=list)
+    """A panel of any type of today's Grafana, given whole as ``extraJson``; grafanalib's own classes stop at Grafana 8."""
 
     def to_json_data(self) -> dict[str, Any]:
-        body: dict[str, Any] = self.panel_json({"type": self.type, "options": self.options})
-        return body | {"fieldConfig": {"defaults": self.defaults, "overrides": self.overrides}}
+        body: dict[str, Any] = self.panel_json({})
+        return body
 
 
 def timeseries(
@@ -159,7 +154,7 @@ def bars(
         defaults["max"] = high
     options = {
         "displayMode": "basic", "orientation": "horizontal", "showUnfilled": True, "valueMode": "color",
-        "namePlacement": "auto", "sizing": "auto", "minVizWidth": 8, "minVizHeight": 16, "maxVizHeight": 40,
+        "namePlacement": "auto", "sizing": "manual", "minVizWidth": 8, "minVizHeight": 16, "maxVizHeight": 40,
         "legend": {"showLegend": False, "displayMode": "list", "placement": "bottom", "calcs": []},
         "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
     }  # fmt: skip
@@ -218,10 +213,16 @@ def by_regex(pattern: str, **properties: Any) -> dict[str, Any]:
     return _override({"id": "byRegexp", "options": f"/{pattern}/"}, properties)
 
 
-def reference_line(name: str, colour: str = QUIET) -> dict[str, Any]:
+def reference_line(pattern: str, colour: str = QUIET) -> dict[str, Any]:
     """A limit or a usual value: dashed, without fill, in a quiet colour."""
     dash = {"fill": "dash", "dash": [8, 8]}
-    return by_name(name, colour=colour, custom__lineStyle=dash, custom__fillOpacity=0, custom__stacking={"mode": "none", "group": "B"})
+    return by_regex(f"^{pattern}", colour=colour, custom__lineStyle=dash, custom__fillOpacity=0)
+
+
+def finish_colours() -> list[dict[str, Any]]:
+    """Reasons why a response finished: whole answers green, cut ones yellow, failed ones red."""
+    colours = {"stop": GREEN, "length": YELLOW, "error": RED, "abort": QUIET}
+    return [by_regex(f"^{reason}", colour=colour) for reason, colour in colours.items()]
 
 
 def _override(matcher: dict[str, Any], properties: dict[str, Any]) -> dict[str, Any]:
@@ -256,18 +257,13 @@ def steps(levels: Levels | None) -> dict[str, Any]:
     """Threshold steps: base colour, then warn and bad in the order of their values."""
     if levels is None:
         return {"mode": "absolute", "steps": [{"color": "text", "value": None}]}
-    marks = sorted(
-        ((value, colour) for value, colour in ((levels.warn, "#F2CC0C"), (levels.bad, "#E02F44")) if value is not None)
-    )
-    if not levels.low_is_bad:
-        return {"mode": "absolute", "steps": [{"color": "#37872D", "value": None}, *_marks(marks)]}
-    colours = ["#E02F44", "#F2CC0C", "#37872D"] if len(marks) == 2 else [marks[0][1], "#37872D"]
-    return {"mode": "absolute", "steps": [{"color": colours[0], "value": None}, *_marks(
-        [(value, colour) for (value, _), colour in zip(marks, colours[1:], strict=True)])]}  # fmt: skip
-
-
-def _marks(marks: list[tuple[float, str]]) -> list[dict[str, Any]]:
-    return [{"color": colour, "value": value} for value, colour in marks]
+    limits = [(value, colour) for value, colour in ((levels.warn, YELLOW), (levels.bad, RED)) if value is not None]
+    values: list[float | None] = [None, *sorted(value for value, _ in limits)]
+    colours = [GREEN, *(colour for _, colour in limits)]
+    if levels.low_is_bad:
+        colours.reverse()
+    pairs = zip(values, colours, strict=True)
+    return {"mode": "absolute", "steps": [{"color": colour, "value": value} for value, colour in pairs]}
 
 
 def to_engine() -> dict[str, Any]:
@@ -367,7 +363,13 @@ def _place(panel: Panel, x: int, y: int) -> core.Panel:
         for place, query in enumerate(panel.queries)
     ]
     return _Modern(
-        type=panel.kind, id=links.panel_id(panel.title), title=panel.title, description=panel.why, targets=targets,
-        gridPos=core.GridPos(panel.height, panel.width, x, y), options=panel.options, overrides=list(panel.overrides),
-        defaults={"unit": panel.unit, "noValue": panel.empty} | panel.defaults, transformations=list(panel.transformations),
+        id=links.panel_id(panel.title), title=panel.title, description=panel.why, targets=targets,
+        gridPos=core.GridPos(panel.height, panel.width, x, y), transformations=list(panel.transformations),
+        extraJson={
+            "type": panel.kind, "options": panel.options,
+            "fieldConfig": {
+                "defaults": {"unit": panel.unit, "noValue": panel.empty} | panel.defaults,
+                "overrides": list(panel.overrides),
+            },
+        },
     )  # fmt: skip

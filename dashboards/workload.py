@@ -2,21 +2,20 @@
 
 from typing import Any
 
-from dashboards import levels, links, theme
+from dashboards import links, theme
 from dashboards.marks import incidents
-from dashboards.promql import Producers, gauge, histogram, mean, quantile, rate, ratio, total, worst
+from dashboards.promql import gauge, histogram, mean, quantile, rate, ratio, total, worst
+from dashboards.site import Site
 from dashboards.theme import Query, Row
 
-_ROUTE = ("route",)
 
-
-def build(who: Producers) -> dict[str, Any]:
+def build(site: Site) -> dict[str, Any]:
     """The dashboard's JSON."""
     rows = (
-        Row("Are answers cut?", _truncation()),
-        Row("How long are prompts and outputs?", _lengths(who)),
-        Row("Why it is uneven", _shape(who)),
-        Row("From the logs: by route", _routes()),
+        Row("Are answers cut?", _truncation(site)),
+        Row("How long are prompts and outputs?", _lengths(site)),
+        Row("Why it is uneven", _shape(site)),
+        Row("From the logs: by route", _routes(site)),
     )
     return theme.dashboard(
         links.WORKLOAD,
@@ -27,14 +26,14 @@ def build(who: Producers) -> dict[str, Any]:
     )
 
 
-def _truncation() -> tuple[theme.Panel, ...]:
-    cut = rate("log_truncated_responses_total", keep=())
+def _truncation(site: Site) -> tuple[theme.Panel, ...]:
+    cut = rate("log_truncated_responses_total")
     return (
         theme.timeseries(
             "Truncated at a cap, by model",
             "Share of responses that end by length, worst engine of each model. Half an answer is a failed request to a user. The line is the alert's level.",
             [Query(worst(gauge("truncated_ratio")), "{{model_name}}")],
-            "percentunit", "No response has finished in this range.", levels=levels.TRUNCATED,
+            "percentunit", "No response has finished in this range.", levels=site.scale.truncated,
         ),
         theme.timeseries(
             "Which cap cut them",
@@ -51,52 +50,52 @@ def _truncation() -> tuple[theme.Panel, ...]:
     )  # fmt: skip
 
 
-def _lengths(who: Producers) -> tuple[theme.Panel, ...]:
+def _lengths(site: Site) -> tuple[theme.Panel, ...]:
     return (
         theme.timeseries(
             "Prompt length",
             "p50, p90 and p99 of finished requests. A step up fills the KV cache with the same number of requests: compare with KV usage at that time.",
-            [Query(quantile(q, "request_prompt_tokens", who), f"p{q * 100:g} {{{{model_name}}}}") for q in (0.5, 0.9, 0.99)],
+            [Query(quantile(q, "request_prompt_tokens", site), f"p{q * 100:g} {{{{model_name}}}}") for q in (0.5, 0.9, 0.99)],
             "short", "No request has finished in this range.", width=6,
         ),
         theme.heatmap(
             "Prompt lengths, every bucket",
             "Finished requests per second by prompt length. Two bands are two kinds of users: a pool for each is the cure for starved decode.",
-            Query(f"sum by (le) ({histogram('request_prompt_tokens', who)})"), "short", "No request has finished in this range.", width=6,
+            Query(f"sum by (le) ({histogram('request_prompt_tokens', site)})"), "short", "No request has finished in this range.", width=6,
         ),
         theme.timeseries(
             "Output length",
             "p50, p90 and p99 of finished requests. Set max_tokens from p90, not from the largest that ever was.",
-            [Query(quantile(q, "request_output_tokens", who), f"p{q * 100:g} {{{{model_name}}}}") for q in (0.5, 0.9, 0.99)],
+            [Query(quantile(q, "request_output_tokens", site), f"p{q * 100:g} {{{{model_name}}}}") for q in (0.5, 0.9, 0.99)],
             "short", "No request has finished in this range.", width=6,
         ),
         theme.heatmap(
             "Output lengths, every bucket",
             "Finished requests per second by output length. A hard top edge is a cap at work.",
-            Query(f"sum by (le) ({histogram('request_output_tokens', who)})"), "short", "No request has finished in this range.", width=6,
+            Query(f"sum by (le) ({histogram('request_output_tokens', site)})"), "short", "No request has finished in this range.", width=6,
         ),
     )  # fmt: skip
 
 
-def _shape(who: Producers) -> tuple[theme.Panel, ...]:
+def _shape(site: Site) -> tuple[theme.Panel, ...]:
     hits = ratio(total(rate("prefix_cache_hits_total")), total(rate("prefix_cache_queries_total")))
     return (
         theme.timeseries(
             "Spread of output length (CV)",
             "Standard deviation over mean. Below 0.3: set max_tokens to 1.5 to 2 x the mean. Above 1: outputs cannot be foreseen, plan with p90 and fewer sequences.",
             [Query(worst(gauge("output_tokens_cv")), "{{model_name}}")],
-            "none", "Too few responses in the slow window.", levels=levels.CV,
+            "none", "Too few responses in the slow window.",
         ),
         theme.timeseries(
             "Stragglers: p99 output over the mean",
             "How much longer the longest outputs are. A straggler holds its slot and its KV while a batch of short ones passes.",
             [Query(worst(gauge("output_tokens_straggler_ratio")), "{{model_name}}")],
-            "none", "Too few responses in the slow window.", levels=levels.STRAGGLER,
+            "none", "Too few responses in the slow window.", levels=site.scale.straggler,
         ),
         theme.timeseries(
             "Output length asked and made",
             "Mean max_tokens of requests, and the mean they made. A wide gap is harmless to vLLM (nothing is reserved) but a runaway may use all of it.",
-            [Query(mean("request_max_tokens", who), "asked {{model_name}}"), Query(mean("request_output_tokens", who), "made {{model_name}}")],
+            [Query(mean("request_max_tokens", site), "asked {{model_name}}"), Query(mean("request_output_tokens", site), "made {{model_name}}")],
             "short", "No request has finished in this range.",
         ),
         theme.timeseries(
@@ -109,7 +108,7 @@ def _shape(who: Producers) -> tuple[theme.Panel, ...]:
             "Finished per second, by reason",
             "stop is a whole answer, length a cut one; abort and error are lost work.",
             [Query(f"sum by (finished_reason) ({rate('responses_total', keep=('finished_reason',))})", "{{finished_reason}}")],
-            "reqps", "No response has finished in this range.", stack=True,
+            "reqps", "No response has finished in this range.", stack=True, overrides=theme.finish_colours(),
         ),
         theme.timeseries(
             "Abandoned requests",
@@ -120,7 +119,7 @@ def _shape(who: Producers) -> tuple[theme.Panel, ...]:
     )  # fmt: skip
 
 
-def _routes() -> tuple[theme.Panel, ...]:
+def _routes(site: Site) -> tuple[theme.Panel, ...]:
     of_route = ("model_name", "route")
     cut = f"sum by (model_name, route) ({rate('log_truncated_responses_total')})"
     all_of = f"sum by (model_name, route) ({rate('log_responses_total')})"
@@ -129,19 +128,19 @@ def _routes() -> tuple[theme.Panel, ...]:
             "Truncated share, by route",
             "From logs: which route's answers are cut. Read beside the share by model above; where they differ, some traffic is not logged.",
             [Query(ratio(cut, all_of), "{{model_name}} {{route}}")],
-            "percentunit", "No logs are read: set logs in the config.", levels=levels.TRUNCATED, width=6,
+            "percentunit", "No logs are read: set logs in the config.", levels=site.scale.truncated, width=6,
         ),
         theme.timeseries(
             "Spread of output length, by route",
             "CV of each route, and of all routes mixed (no route in its name). Where every route lies well below the mix, a pool or a cap by route helps.",
             [Query(worst(gauge("log_output_tokens_cv"), ", ".join(of_route)), "{{model_name}} {{route}}")],
-            "none", "No logs are read: set logs in the config.", levels=levels.CV, width=6,
+            "none", "No logs are read: set logs in the config.", width=6,
         ),
         theme.timeseries(
             "Exact time per token p99, by route",
             "From logged responses, without buckets. The route that suffers most is the one to move or to cap first.",
             [Query(worst(gauge("log_tpot_p99_seconds"), ", ".join(of_route)), "{{model_name}} {{route}}")],
-            "s", "Logs carry no timing, or none are read.", levels=levels.TPOT, width=6,
+            "s", "Logs carry no timing, or none are read.", levels=site.scale.tpot, width=6,
         ),
         theme.timeseries(
             "Tokens made and never returned",

@@ -46,11 +46,15 @@ class Metric:
         return self.scope + self.labels
 
 
-def _gauge(name: str, text: str, labels: tuple[str, ...] = (), scope: tuple[str, ...] = ENGINE_LABELS, no: str = "") -> Metric:
+def _gauge(
+    name: str, text: str, labels: tuple[str, ...] = (), scope: tuple[str, ...] = ENGINE_LABELS, no: str = ""
+) -> Metric:
     return Metric(name, Kind.GAUGE, text, scope, labels, not no, no)
 
 
-def _counter(name: str, text: str, labels: tuple[str, ...] = (), scope: tuple[str, ...] = ENGINE_LABELS, no: str = "") -> Metric:
+def _counter(
+    name: str, text: str, labels: tuple[str, ...] = (), scope: tuple[str, ...] = ENGINE_LABELS, no: str = ""
+) -> Metric:
     return Metric(name, Kind.COUNTER, text, scope, labels, not no, no)
 
 
@@ -69,14 +73,22 @@ _SCRIPT = "needs the advice table"
 # What vLLM says, under names that no release changes.
 NORMALISED = (
     _gauge("requests_running", "Requests in the running batch."),
-    _gauge("requests_waiting", "Requests waiting, by reason: capacity, deferred, or unsplit before vLLM 0.20.", ("reason",)),
-    _gauge("kv_cache_usage_ratio", "KV cache blocks in use, 0 to 1, at the last scrape. Dips while victims free blocks."),
+    _gauge(
+        "requests_waiting", "Requests waiting, by reason: capacity, deferred, or unsplit before vLLM 0.20.", ("reason",)
+    ),
+    _gauge(
+        "kv_cache_usage_ratio", "KV cache blocks in use, 0 to 1, at the last scrape. Dips while victims free blocks."
+    ),
     _gauge("kv_cache_capacity_tokens", "Tokens of KV cache that this engine has.", no=_IN_LABELS),
     _counter("preemptions_total", "Preemption events as vLLM delivers them (may be late)."),
-    _counter("prompt_tokens_total", "Prompt tokens of requests that produced their first output, cached ones included."),
+    _counter(
+        "prompt_tokens_total", "Prompt tokens of requests that produced their first output, cached ones included."
+    ),
     _counter("prompt_tokens_computed_total", "Prompt tokens that were computed, not found in a cache (vLLM 0.16 on)."),
     _counter("generation_tokens_total", "Generated tokens."),
-    _counter("responses_total", "Finished responses by reason. vLLM does not count client disconnects.", ("finished_reason",)),
+    _counter(
+        "responses_total", "Finished responses by reason. vLLM does not count client disconnects.", ("finished_reason",)
+    ),
     _counter("prefix_cache_queries_total", "Tokens looked up in the prefix cache."),
     _counter("prefix_cache_hits_total", "Tokens found in the prefix cache."),
     _histogram("tpot_seconds", "Time per output token of finished requests (one observation a request, vLLM 0.11 on)."),
@@ -146,11 +158,18 @@ LOGS = (
     _counter("log_engine_errors_total", "Engine errors in logs, by kind, whatever their level.", ("source", "kind"), (), no=_LOGS),
     _gauge("log_tpot_p50_seconds", "Exact median TPOT from logged responses.", ("model_name", "route", "source"), (), no=_LOGS),
     _gauge("log_tpot_p99_seconds", "Exact p99 TPOT from logged responses.", ("model_name", "route", "source"), (), no=_LOGS),
+    _gauge("log_tpot_p99_p50_ratio", "Exact p99 over p50 TPOT from logged responses.", ("model_name", "route", "source"), (), no=_LOGS),
+    _gauge("log_truncated_ratio", "Share of logged responses that were cut at a cap, over the slow window.",
+           ("model_name", "route", "source"), (), no=_LOGS),
     _gauge("log_output_tokens_mean", "Mean output length of logged responses.", ("model_name", "route", "source"), (), no=_LOGS),
     _gauge("log_output_tokens_cv", "Coefficient of variation of output length; route=\"\" is all routes mixed.",
            ("model_name", "route", "source"), (), no=_LOGS),
     _gauge("log_predicted_length_error_ratio", "Mean (predicted - actual) / actual output length; below 0 is under-prediction.",
            ("model_name", "route", "source"), (), no=_LOGS),
+    _gauge("log_underpredicted_ratio", "Share of logged responses that came out longer than predicted.",
+           ("model_name", "route", "source"), (), no=_LOGS),
+    _gauge("log_route_split_helps", "1 where serving a model's routes apart would make its output lengths more even.",
+           ("model_name", "source"), (), no=_LOGS),
 )  # fmt: skip
 
 SELF = (

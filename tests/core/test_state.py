@@ -1,0 +1,153 @@
+"""The machine, rule by rule: holds, releases, unknown verdicts, and one state at a time."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exporter.core.sample import EngineSample
+from exporter.core.signals import Completions, exceeds
+from exporter.core.snapshot import State
+from exporter.core.state import RULES, Facts, Machine, all_of, any_of
+from exporter.core.thresholds import Thresholds
+from exporter.core.window import Span
+
+LIMITS = Thresholds()
+CALM = Facts(
+    seconds=60.0, work=8.0, asleep=False, busy=True, preemptions=0.0, completions=None, tax=0.0, mean_waiting=0.0,
+    draining=False, generated=1000.0, silent_for=0.0, collapsed=False, still_collapsed=False, stuck_for=0.0,
+    stall_limit=45.0, latency_factor=1.0, prefill_factor=1.0, queued_share=0.0, kv_max=0.4, decodes=True,
+)  # fmt: skip
+SPAN = Span(0.0, 60.0, EngineSample(), EngineSample())
+
+
+def finished(completions: float, preemptions: float, repeated: float | None = None) -> Completions:
+    return Completions(SPAN, completions, preemptions, repeated)
+
+
+PROVEN = {
+    State.STALLED: {"stuck_for": 45.0},
+    State.DEATH_SPIRAL: {"preemptions": 50.0, "silent_for": 30.0},
+    State.THRASHING: {"preemptions": 60.0, "completions": finished(50, 45), "mean_waiting": 5.0},
+    State.STARVED: {"latency_factor": 3.0, "prefill_factor": 5.0},
+    State.PREEMPTING: {"preemptions": 1.0},
+    State.SATURATED: {"queued_share": 0.8},
+    State.KV_PRESSURE: {"kv_max": 0.9},
+}  # fmt: skip
+NEARLY = {
+    State.STALLED: {"stuck_for": 44.9},
+    State.DEATH_SPIRAL: {"preemptions": 9.0, "silent_for": 300.0},
+    State.THRASHING: {"preemptions": 60.0, "completions": finished(50, 30), "mean_waiting": 5.0},
+    State.STARVED: {"latency_factor": 2.9, "prefill_factor": 50.0},
+    State.PREEMPTING: {"preemptions": 0.0},
+    State.SATURATED: {"queued_share": 0.79},
+    State.KV_PRESSURE: {"kv_max": 0.89},
+}  # fmt: skip
+
+
+def after(seconds: float, facts: Facts, machine: Machine | None = None, start: float = 0.0) -> State:
+    machine, state = machine or Machine(), State.UNKNOWN
+    for at in range(int(start), int(start + seconds) + 1, 5):
+        state = machine.step(facts, LIMITS, float(at))
+    return state
+
+
+@pytest.mark.parametrize("state", PROVEN)
+def test_each_state_is_entered_when_proven_and_not_just_below(state: State) -> None:
+    assert after(60, replace(CALM, **PROVEN[state])) is state  # type: ignore[arg-type]
+    assert after(300, replace(CALM, **NEARLY[state])) is not state  # type: ignore[arg-type]
+
+
+def test_every_rule_is_reached_by_a_case_here() -> None:
+    assert {rule.state for rule in RULES} == set(PROVEN)
+
+
+def test_thrashing_must_hold_30_s_and_is_released_60_s_below_half() -> None:
+    machine, bad = Machine(), replace(CALM, **PROVEN[State.THRASHING])  # type: ignore[arg-type]
+    assert after(25, bad, machine) is State.PREEMPTING
+    assert after(5, bad, machine, start=30) is State.THRASHING
+    half = replace(bad, completions=finished(50, 13))
+    assert after(200, half, machine, start=40) is State.THRASHING
+    below = replace(bad, completions=finished(50, 12))
+    assert after(55, below, machine, start=300) is State.THRASHING
+    assert after(10, below, machine, start=360) is State.PREEMPTING
+
+
+def test_a_blip_never_enters_and_a_single_unknown_never_leaves() -> None:
+    machine, bad = Machine(), replace(CALM, **PROVEN[State.THRASHING])  # type: ignore[arg-type]
+    for at in range(0, 200, 10):
+        state = machine.step(bad if at % 20 else CALM, LIMITS, float(at))
+        assert state is not State.THRASHING
+    after(40, bad, machine, start=200)
+    unknown = replace(bad, preemptions=None, mean_waiting=None)
+    assert machine.step(unknown, LIMITS, 245.0) is State.THRASHING
+    assert after(55, unknown, machine, start=250) is State.THRASHING
+    assert after(70, unknown, machine, start=310) is not State.THRASHING
+
+
+def test_a_queue_that_drains_is_no_thrash() -> None:
+    bad = replace(CALM, **PROVEN[State.THRASHING])  # type: ignore[arg-type]
+    assert after(120, replace(bad, draining=True)) is State.PREEMPTING
+
+
+def test_repeats_alone_prove_thrashing_when_they_are_many() -> None:
+    facts = replace(CALM, preemptions=12.0, mean_waiting=3.0, completions=finished(100, 40, repeated=20))
+    assert after(60, facts) is State.THRASHING
+    assert after(300, replace(facts, completions=finished(100, 40, repeated=10))) is State.PREEMPTING
+
+
+def test_a_spiral_by_ratio_needs_the_tax_as_well() -> None:
+    facts = replace(CALM, preemptions=600.0, mean_waiting=30.0, completions=finished(60, 600), tax=0.5)
+    assert after(60, facts) is State.DEATH_SPIRAL
+    assert after(300, replace(facts, tax=0.39)) is State.THRASHING
+
+
+def test_a_spiral_by_collapse_is_held_30_s() -> None:
+    facts = replace(CALM, preemptions=12.0, collapsed=True, still_collapsed=True)
+    assert after(25, facts) is State.PREEMPTING
+    assert after(30, facts) is State.DEATH_SPIRAL
+
+
+def test_chance_does_not_raise_a_ratio() -> None:
+    assert not exceeds(9, 1, 0.5, at_least=10)
+    assert not exceeds(14, 20, 0.5, at_least=10)
+    assert exceeds(15, 20, 0.5, at_least=10)
+
+
+def test_asleep_beats_what_the_frozen_gauges_say() -> None:
+    assert after(300, replace(CALM, asleep=True, stuck_for=300.0)) is State.ASLEEP
+
+
+def test_without_gauges_the_calm_states_are_unknown() -> None:
+    assert after(60, replace(CALM, work=None)) is State.UNKNOWN
+    assert after(60, replace(CALM, busy=False, work=0.0)) is State.IDLE
+
+
+verdicts = st.sampled_from([True, False, None])
+
+
+@given(st.lists(verdicts, max_size=4))
+def test_three_valued_logic_is_kleenes(values: list[bool | None]) -> None:
+    known = [value for value in values if value is not None]
+    assert all_of(*values) is (False if False in known else None if None in values else True)
+    assert any_of(*values) is (True if True in known else None if None in values else False)
+
+
+maybe = st.one_of(st.none(), st.floats(min_value=0, max_value=1e6))
+facts = st.builds(
+    Facts, seconds=st.floats(min_value=5, max_value=60), work=maybe, asleep=st.booleans(), busy=st.booleans(),
+    preemptions=maybe, tax=maybe, mean_waiting=maybe, draining=verdicts, generated=maybe, silent_for=maybe,
+    completions=st.one_of(st.none(), st.builds(finished, st.floats(20, 1e4), st.floats(0, 1e4), maybe)),
+    collapsed=verdicts, still_collapsed=verdicts, stuck_for=maybe, stall_limit=st.just(45.0), latency_factor=maybe,
+    prefill_factor=maybe, queued_share=maybe, kv_max=maybe, decodes=st.booleans(),
+)  # fmt: skip
+
+
+@given(st.lists(facts, max_size=40))
+def test_no_input_breaks_the_machine_and_a_replay_gives_the_same_states(polls: list[Facts]) -> None:
+    def play() -> list[State]:
+        machine = Machine()
+        return [machine.step(poll, LIMITS, 5.0 * at) for at, poll in enumerate(polls)]
+
+    assert play() == play()

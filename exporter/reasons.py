@@ -28,6 +28,14 @@ _BY_TEXT = (
 _PATTERNS = tuple((reason, re.compile(pattern, re.IGNORECASE)) for reason, pattern in _BY_TEXT)
 
 
+_WORDS = {
+    "refused": "connection refused",
+    "dns": "the name has no address",
+    "unreachable": "no route to the host",
+    "timeout": "no answer in time",
+}
+
+
 def of_status(status: int) -> str:
     """The reason for an HTTP status that is not 200."""
     if 300 <= status < 400:
@@ -35,9 +43,10 @@ def of_status(status: int) -> str:
     return _BY_STATUS.get(status, "http_error")
 
 
-def of_text(text: str) -> str:
-    """The reason for an error's text. Our own spelling, ``reason`` or ``reason: detail``, is taken at its word."""
-    head = text.partition(":")[0].strip()
+def of_text(text: str) -> tuple[str, str]:
+    """Reason and one line for an error's text. Our own spelling, ``reason: detail``, is taken at its word."""
+    head, _, detail = " ".join(text.split()).partition(": ")
     if head in SCRAPE_ERRORS:
-        return head
-    return next((reason for reason, pattern in _PATTERNS if pattern.search(text)), "protocol")
+        return head, detail[:300]
+    reason = next((reason for reason, pattern in _PATTERNS if pattern.search(text)), "protocol")
+    return reason, _WORDS.get(reason, " ".join(text.split())[:200])

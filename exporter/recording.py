@@ -81,7 +81,7 @@ def _scrape(where: str, line: bytes) -> Scrape:
         return Scrape(at, duration, text.encode())
     if isinstance(status, int):
         return Scrape(at, duration, None, reasons.of_status(status), f"HTTP {status}")
-    return Scrape(at, duration, None, reasons.of_text(str(status)), " ".join(str(status).split())[:200])
+    return Scrape(at, duration, None, *reasons.of_text(str(status)))
 
 
 class Writer:

@@ -1,0 +1,100 @@
+"""The command line: a group whose commands are imported when they are called.
+
+Invariant: no traceback reaches a user. An error is one line on standard error; the exit code is then 2, or 3 (unknown)
+for `check`, whose 2 means critical.
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from exporter import __version__
+
+COMMANDS = {
+    "run": "exporter.commands.run",
+    "check": "exporter.commands.check",
+    "record": "exporter.commands.record",
+    "config": "exporter.commands.config",
+    "logs": "exporter.logs.command",
+    "simulate": "exporter.simulator.command",
+    "demo": "exporter.simulator.command",
+    "review": "exporter.review.command",
+    "snapshot": "exporter.review.command",
+    "compare": "exporter.review.command",
+    "whatif": "exporter.review.command",
+}
+
+
+class LazyGroup(click.Group):
+    """Imports a command's module when that command is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The commands in the order in which a person meets them."""
+        return [name for name in COMMANDS if self.get_command(ctx, name) is not None]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """One command, or None where there is none of that name."""
+        module = COMMANDS.get(cmd_name)
+        if module is None:
+            return None
+        try:
+            command = getattr(importlib.import_module(module), cmd_name, None)
+        except ModuleNotFoundError as error:
+            if error.name is not None and (module == error.name or module.startswith(f"{error.name}.")):
+                return None
+            raise
+        return command if isinstance(command, click.Command) else None
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="vllm-vitals")
+def cli() -> None:
+    """The monitor for vLLM: what is wrong now, why, which knob first, and how much room is left."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point: run a command, turn every error into one line."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    failed = 3 if given[:1] == ["check"] else 2
+    try:
+        code = cli.main(given, prog_name="vllm-vitals", standalone_mode=False)
+    except click.exceptions.Abort:
+        sys.exit(130)
+    except click.ClickException as error:
+        _say(error.format_message())
+        if isinstance(error, click.UsageError) and error.ctx is not None:
+            click.echo(f"Try: {error.ctx.command_path} --help", err=True)
+        sys.exit(failed)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(failed)
+    except Exception as error:
+        _say(_in_words(error))
+        sys.exit(failed)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _say(text: str) -> None:
+    for line in text.splitlines():
+        click.echo(f"vllm-vitals: {line}", err=True)
+
+
+def _in_words(error: Exception) -> str:
+    """Our own errors say what to do, the system's name a file or an address; the rest is a bug, and says so."""
+    if type(error).__module__.startswith("exporter."):
+        return str(error)
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror or error}"
+    trace, last = error.__traceback__, None
+    while trace is not None:
+        trace, last = trace.tb_next, trace
+    place = f" at {last.tb_frame.f_code.co_name}:{last.tb_lineno}" if last is not None else ""
+    return (
+        f"a bug in vllm-vitals: {type(error).__name__}: {error}{place}; please report it with `vllm-vitals --version`"
+    )

@@ -1,0 +1,39 @@
+"""What several commands share: durations on the command line, and a config made of a file and of arguments."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+from pydantic_core import PydanticCustomError
+
+from exporter import config
+from exporter.config import Config, parse_duration
+
+FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+class _Duration(click.ParamType[float]):
+    """``5s``, ``1m30s``: seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Seconds, or a usage error."""
+        if isinstance(value, float):
+            return value
+        try:
+            return parse_duration(value)
+        except PydanticCustomError as error:
+            self.fail(error.message(), param, ctx)
+
+
+DURATION = _Duration()
+
+
+def configured(file: Path | None, urls: tuple[str, ...], overrides: dict[str, Any]) -> Config:
+    """The config of ``file``, with ``urls`` added to its targets and the given keys replaced."""
+    name, document = (str(file), config.read(file)) if file is not None else ("command line", {})
+    if urls:
+        listed = document.get("targets") or []
+        document["targets"] = [*(listed if isinstance(listed, list) else [listed]), *urls]
+    return config.build(name, {**document, **{key: value for key, value in overrides.items() if value is not None}})

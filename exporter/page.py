@@ -1,0 +1,182 @@
+"""What the status page says, worked out before the template draws it.
+
+Input: target snapshots and the time of reading. Output: plain rows of text, worst first. Invariant: everything is a
+snapshot's own value or an age; an absent number is a dash and its reason stands under "not known".
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from exporter import views
+from exporter.core.snapshot import Advice, EngineSnapshot, State, TargetSnapshot
+
+MAX_CARDS = 60  # engines drawn at length; the rest are rows
+MAX_ROWS = 2_000
+
+HEADLINES = {
+    State.DOWN: "Nothing answers at this address.",
+    State.STALLED: "Work is present and nothing progresses.",
+    State.DEATH_SPIRAL: "It preempts and requeues, and redoes about as much as it does.",
+    State.THRASHING: "Evictions feed on themselves and the queue does not drain.",
+    State.BLIND: "The server answers, but its metrics do not.",
+    State.STARVED: "Long prefills hold up everyone's next token.",
+    State.PREEMPTING: "It evicts requests and still gets its work done.",
+    State.SATURATED: "Requests queue; nothing is evicted.",
+    State.KV_PRESSURE: "The KV cache is almost full.",
+    State.HEALTHY: "Working.",
+    State.IDLE: "No work.",
+    State.ASLEEP: "Put to sleep on purpose.",
+    State.UNKNOWN: "Not enough is known yet to judge.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Vital:
+    """One number: its name, its value as text, what the bounds or the source add, and how full its bar is (0-1)."""
+
+    name: str
+    text: str
+    note: str = ""
+    share: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One engine on the page."""
+
+    target: str
+    model_name: str
+    engine: str
+    state: str
+    severity: str
+    headline: str
+    since: str
+    age: str
+    stale: bool
+    evidence: Sequence[str]
+    now: Sequence[Advice]
+    restart: Sequence[Advice]
+    vitals: Sequence[Vital]
+    unknown: Sequence[str]
+    server: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The whole page: a line on top, cards for what needs eyes, rows for the rest."""
+
+    title: str
+    worst: str
+    counts: Sequence[tuple[str, str, int]]
+    targets: int
+    cards: Sequence[Row]
+    rows: Sequence[Row]
+    left_out: int
+
+
+def build(snapshots: Iterable[TargetSnapshot], now: float) -> Page:
+    """The page for these targets as of ``now`` (our own time)."""
+    targets = list(snapshots)
+    engines = sorted(
+        ((engine, target) for target in targets for engine in target.engines),
+        key=lambda pair: (pair[0].state.rank, pair[0].key.target, pair[0].key.model_name, pair[0].key.engine),
+    )
+    counted = Counter(engine.state for engine, _ in engines)
+    first = engines[0][0].state if engines else State.UNKNOWN
+    loud = [pair for pair in engines if pair[0].state.severity != "ok" or len(engines) <= 8][:MAX_CARDS]
+    rest = [pair for pair in engines if pair not in loud] if len(loud) < len(engines) else []
+    worst = f"{words(first)}" if engines else "no target has been tried yet"
+    return Page(
+        title=f"{worst} · vllm-vitals",
+        worst=worst,
+        counts=[(words(state), state.severity, counted[state]) for state in State if counted[state]],
+        targets=len(targets),
+        cards=[_row(engine, target, now) for engine, target in loud],
+        rows=[_row(engine, target, now) for engine, target in rest[:MAX_ROWS]],
+        left_out=max(0, len(rest) - MAX_ROWS),
+    )
+
+
+def words(state: State) -> str:
+    """A state's name for people."""
+    return state.value.replace("_", " ")
+
+
+def _row(engine: EngineSnapshot, target: TargetSnapshot, now: float) -> Row:
+    key = engine.key
+    server = " · ".join(part for part in (f"vLLM {target.version}" if target.version else "", target.dialect) if part)
+    return Row(
+        target=key.target,
+        model_name=key.model_name,
+        engine=key.engine,
+        state=words(engine.state),
+        severity=engine.state.severity,
+        headline=HEADLINES[engine.state],
+        since=views.duration(now - engine.since) if engine.since else "",
+        age=views.duration(now - engine.at) if engine.at is not None else "never",
+        stale=not target.up,
+        evidence=[item.text for item in engine.evidence],
+        now=[item for item in engine.advice if item.when == "now"],
+        restart=[item for item in engine.advice if item.when == "restart"],
+        vitals=vitals(engine),
+        unknown=engine.unknown,
+        server=server,
+        problem="" if target.up else f"{target.reason}: {target.detail}",
+    )
+
+
+def vitals(engine: EngineSnapshot) -> list[Vital]:
+    """The numbers that a person asks for first, in the order in which they are asked for."""
+    sample = engine.sample
+    if sample is None:
+        return []
+    kv, waiting = engine.readings.get("kv_cache_usage_max_ratio"), sample.waiting
+    usage = kv.value if kv is not None and kv.value is not None else sample.kv_usage
+    return [
+        Vital("running", views.quantity(sample.running)),
+        Vital("waiting", views.quantity(waiting), _wait(engine)),
+        Vital("KV cache, max", views.quantity(usage, "ratio"), _capacity(sample.kv_capacity_tokens), usage),
+        _vital(engine, "preemptions", "preemptions_per_second", "/s"),
+        _vital(engine, "preemptions per finish", "preemptions_per_completion"),
+        _vital(engine, "recomputed work", "recompute_tax_ratio", "ratio"),
+        _tpot(engine, "TPOT p50", "tpot_p50_seconds"),
+        _tpot(engine, "TPOT p99", "tpot_p99_seconds"),
+        _vital(engine, "first token p99", "ttft_p99_seconds", "s"),
+        _vital(engine, "cut at a cap", "truncated_ratio", "ratio"),
+        _vital(engine, "useful tokens", "useful_tokens_per_second", "/s"),
+        _vital(engine, "output length", "output_tokens_mean", "tokens"),
+    ]
+
+
+def _vital(engine: EngineSnapshot, name: str, reading_name: str, unit: str = "") -> Vital:
+    reading = engine.readings.get(reading_name)
+    if reading is None:
+        return Vital(name, "–")
+    if reading.value is None and reading.upper is not None:
+        return Vital(name, f"< {views.quantity(reading.upper, unit)}", "below the first bucket's edge")
+    if reading.value is None and reading.lower is not None:
+        return Vital(name, f"> {views.quantity(reading.lower, unit)}", "above the last bucket's edge")
+    bounds = ""
+    if reading.lower is not None and reading.upper is not None and reading.lower != reading.upper:
+        bounds = f"{views.quantity(reading.lower, unit)} to {views.quantity(reading.upper, unit)}"
+    return Vital(name, views.quantity(reading.value, unit), bounds)
+
+
+def _tpot(engine: EngineSnapshot, name: str, reading_name: str) -> Vital:
+    """Per request where the server says it, else per gap, and then it says so."""
+    request = _vital(engine, name, reading_name, "s")
+    if request.text != "–":
+        return request
+    gaps = _vital(engine, name, f"{reading_name}.inter_token", "s")
+    return gaps if gaps.text == "–" else Vital(name, gaps.text, f"{gaps.note} (between tokens)".strip())
+
+
+def _wait(engine: EngineSnapshot) -> str:
+    wait = engine.readings.get("expected_wait_seconds")
+    return "" if wait is None or not wait.value else f"the last in line waits {views.duration(wait.value)}"
+
+
+def _capacity(tokens: float | None) -> str:
+    return "" if tokens is None else f"of {tokens:,.0f} tokens"

@@ -1,0 +1,87 @@
+"""One target: fetch, judge, render, on its own schedule.
+
+Inputs: a `Target`, a way to fetch it, its judge. Outputs: the newest `TargetSnapshot` and its rendered families,
+replaced whole after each poll. Invariant: polls of one target never overlap, and whatever happens in one, the next
+comes.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping
+from math import floor
+from typing import Protocol
+
+from exporter import log as logs
+from exporter.clock import Clock
+from exporter.core.render import Families, Histograms, TargetRenderer
+from exporter.core.snapshot import Scrape, TargetSnapshot
+from exporter.target import Target
+
+Fetch = Callable[[Target], Awaitable[Scrape]]
+Ask = Callable[[Target], Awaitable[tuple[Mapping[str, str], str]]]
+
+
+class Judge(Protocol):
+    """What `exporter.core.target.TargetJudge` does."""
+
+    def observe(self, scrape: Scrape) -> TargetSnapshot:
+        """Judge one scrape."""
+
+    def learn(self, settings: Mapping[str, str], version: str = "") -> None:
+        """Take in what the metrics do not hold."""
+
+
+def phase(name: str) -> float:
+    """Where in its interval a target is polled, 0 to 1: stable, and spread evenly over many targets."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:6], "big") / 2**48
+
+
+def next_due(now: float, interval: float, offset: float) -> float:
+    """The first point of a target's grid that lies at least half an interval ahead."""
+    return (floor((now + interval / 2 - offset) / interval) + 1) * interval + offset
+
+
+class Poller:
+    """Polls one target for ever."""
+
+    def __init__(
+        self,
+        target: Target,
+        fetch: Fetch,
+        judge: Judge,
+        clock: Clock,
+        log: logs.Logger,
+        histograms: Histograms = "all",
+        ask: Ask | None = None,
+    ) -> None:
+        self.target = target
+        self.snapshot: TargetSnapshot | None = None
+        self.families: Families = {}
+        self._fetch, self._judge, self._clock, self._log, self._ask = fetch, judge, clock, log, ask
+        self._renderer = TargetRenderer(target.labels, histograms)
+
+    async def run(self, first_wait: float) -> None:
+        """Poll after ``first_wait`` seconds, then on the target's grid, until cancelled."""
+        loop, interval = asyncio.get_running_loop(), self.target.interval
+        offset = phase(self.target.name) * interval
+        due = loop.time() + first_wait
+        while True:
+            await asyncio.sleep(due - loop.time())
+            await self.poll()
+            # a poll may end after its next point was due: that one is skipped, not made up for
+            due = next_due(max(due, loop.time() - interval / 2), interval, offset)
+
+    async def poll(self) -> TargetSnapshot | None:
+        """Scrape and judge once; a fault of ours is one log line, and the last snapshot stays."""
+        scrape = await self._fetch(self.target)
+        if self._ask is not None and scrape.body is not None and not (self.snapshot and self.snapshot.up):
+            self._judge.learn(*await self._ask(self.target))
+        try:
+            now = self._judge.observe(scrape)
+            self.families = self._renderer.render(now, self._clock.skew)
+        except Exception as error:  # the one place where a bug must not end the watch
+            self._log.error("poll_failed", target=self.target.name, error=f"{type(error).__name__}: {error}"[:300])
+            return None
+        before, self.snapshot = self.snapshot, now
+        logs.poll(self._log, before, now)
+        return now

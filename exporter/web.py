@@ -1,0 +1,137 @@
+"""What is served: /metrics, the status page, JSON, health, reload.
+
+Input: a fleet's newest snapshots. Output: responses. Invariant: a request never waits for a target and changes nothing
+but by POST; everything on the page is escaped; nothing served holds a credential.
+"""
+
+import platform
+import zlib
+from asyncio import to_thread
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Protocol
+
+import jinja2
+import orjson
+from aiohttp import web
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+
+from exporter import __version__, page, views
+from exporter.clock import Clock
+from exporter.core.render import OPENMETRICS, TEXT, Families, join, plain
+from exporter.poller import Poller
+
+COMPRESS_FROM = 64 * 1024
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'; "
+    "base-uri 'none'; form-action 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+
+Reload = Callable[[], Awaitable[str]]
+More = Callable[[], Iterable[tuple[str, Mapping[str, str], float]]]
+
+
+class Pollers(Protocol):
+    """Who is watched: `exporter.fleet.Fleet`."""
+
+    @property
+    def pollers(self) -> list[Poller]:
+        """Every target's poller."""
+
+
+class Site:
+    """Handlers over one fleet. ``more`` gives further (name, labels, value) samples, such as those from logs."""
+
+    def __init__(self, fleet: Pollers, clock: Clock, reload: Reload, more: More = tuple) -> None:
+        self._fleet, self._clock, self._reload, self._more = fleet, clock, reload, more
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        self._build = plain([("build_info", {"version": __version__, "python": platform.python_version()}, 1.0)])
+        templates = jinja2.Environment(
+            loader=jinja2.PackageLoader("exporter"), autoescape=True, undefined=jinja2.StrictUndefined
+        )
+        self._page = templates.get_template("status.html")
+
+    def app(self) -> web.Application:
+        """The application, without access log or state of its own."""
+        app = web.Application(middlewares=[_safely], client_max_size=1024**2)
+        app.add_routes(
+            [
+                web.get("/metrics", self._metrics),
+                web.get("/", self._status),
+                web.get("/api/v1/engines", self._engines),
+                web.get("/-/healthy", self._healthy),
+                web.get("/-/ready", self._ready),
+                web.post("/-/reload", self._reloaded),
+            ]
+        )
+        return app
+
+    async def _metrics(self, request: web.Request) -> web.StreamResponse:
+        openmetrics = "application/openmetrics-text" in request.headers.get("Accept", "")
+        parts: list[Families] = [self._build, plain(self._more())]
+        parts += [poller.families for poller in self._fleet.pollers]
+        write = generate_openmetrics if openmetrics else generate_latest
+        body = join(parts, openmetrics, write(self._registry).removesuffix(b"# EOF\n"))
+        headers = {"Content-Type": OPENMETRICS if openmetrics else TEXT}
+        if len(body) >= COMPRESS_FROM and "gzip" in request.headers.get("Accept-Encoding", ""):
+            body = await to_thread(_gzip, body)
+            headers["Content-Encoding"] = "gzip"
+        return web.Response(body=body, headers=headers)
+
+    async def _status(self, request: web.Request) -> web.StreamResponse:
+        snapshots = [poller.snapshot for poller in self._fleet.pollers if poller.snapshot is not None]
+        only = request.query.get("target", "")
+        shown = [snapshot for snapshot in snapshots if not only or snapshot.target == only]
+        text = self._page.render(page=page.build(shown, self._clock.now()), only=only, version=__version__)
+        return web.Response(text=text, content_type="text/html")
+
+    async def _engines(self, request: web.Request) -> web.StreamResponse:
+        now, skew = self._clock.now(), self._clock.skew
+        snapshots = (poller.snapshot for poller in self._fleet.pollers if poller.snapshot is not None)
+        answer = {"now": now + skew, "targets": [views.target(s, now, skew) for s in views.worst_first(snapshots)]}
+        return web.Response(body=orjson.dumps(answer), content_type="application/json")
+
+    async def _healthy(self, _: web.Request) -> web.StreamResponse:
+        return web.Response(text="healthy\n")
+
+    async def _ready(self, _: web.Request) -> web.StreamResponse:
+        """Ready once every target has been tried, whether it answered or not."""
+        pollers = self._fleet.pollers
+        untried = sum(poller.snapshot is None for poller in pollers)
+        if untried:
+            return web.Response(status=503, text=f"{untried} of {len(pollers)} targets not tried yet\n")
+        return web.Response(text="ready\n")
+
+    async def _reloaded(self, request: web.Request) -> web.StreamResponse:
+        if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
+            return web.Response(status=403, text="a page of another site may not reload this\n")
+        why = await self._reload()
+        return web.Response(
+            status=500 if why else 200, text=f"{why}\nthe old config stays in force\n" if why else "reloaded\n"
+        )
+
+
+def _gzip(body: bytes) -> bytes:
+    packer = zlib.compressobj(1, zlib.DEFLATED, 31)
+    return packer.compress(body) + packer.flush()
+
+
+@web.middleware
+async def _safely(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Headers on every answer; errors in plain words."""
+    try:
+        response = await handler(request)
+    except web.HTTPException as error:
+        response = web.Response(status=error.status, text=f"{error.status} {error.reason}\n", headers=_allow(error))
+    response.headers.update(_HEADERS)
+    return response
+
+
+def _allow(error: web.HTTPException) -> dict[str, str]:
+    return {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}

@@ -9,11 +9,12 @@ in the last sample.
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from exporter.core.exposition import ExpositionError, follow, learn, split
+from exporter.core.exposition import ExpositionError, learn, split
 from exporter.core.fold import HISTOGRAM
 from exporter.core.layout import Cell, Engine, Layout, arrange
 from exporter.core.sample import EngineSample, TargetSample
-from exporter.core.spellings import ENGINE_STEMS, wanted
+from exporter.core.skeleton import Blocks, follow
+from exporter.core.spellings import ENGINE_STEMS, WANTED
 
 __all__ = ["ExpositionError", "Layout", "normalise"]
 
@@ -25,17 +26,17 @@ def normalise(body: bytes, layout: Layout | None = None) -> TargetSample:
     layout = Layout() if layout is None else layout
     skeleton, last = layout.skeleton, layout.sample
     layout.skeleton = layout.sample = None
-    lines = split(body, layout.max_series)
-    if skeleton and last and (changed := follow(skeleton, lines)) is not None:
+    blocks = split(body, layout.max_series)
+    if skeleton and last and (changed := follow(skeleton, blocks)) is not None:
         layout.sample = _update(layout, skeleton.values, last, changed)
         layout.skeleton = skeleton
     else:
-        layout.sample = _learn(layout, lines)
+        layout.sample = _learn(layout, blocks)
     return layout.sample
 
 
-def _learn(layout: Layout, lines: list[str]) -> TargetSample:
-    exposition = learn(lines, wanted)
+def _learn(layout: Layout, blocks: Blocks) -> TargetSample:
+    exposition = learn(blocks, WANTED)
     facts = arrange(layout, exposition)
     if not facts.stems & ENGINE_STEMS:
         layout.skeleton = None
@@ -48,13 +49,13 @@ def _learn(layout: Layout, lines: list[str]) -> TargetSample:
 
 def _update(layout: Layout, values: list[float], last: TargetSample, changed: Iterable[int]) -> TargetSample:
     """Fold only what changed; an engine of which nothing did keeps its sample."""
-    stale = {id(cell): cell for cell in map(layout.owners.__getitem__, changed) if cell is not None}
-    if not stale:
+    stale: set[Cell | None] = set(map(layout.owners.__getitem__, changed))
+    if not stale - {None}:
         return last
-    for cell in stale.values():
+    for cell in filter(None, stale):
         _fold(cell, values)
     engines = {
-        engine.key: _sample(engine) if any(id(cell) in stale for cell in engine.cells) else last.engines[engine.key]
+        engine.key: last.engines[engine.key] if stale.isdisjoint(engine.cells) else _sample(engine)
         for engine in layout.engines
     }
     return TargetSample(engines, last.dialect, _invalid(layout.cells), last.unknown_families, last.settings)

@@ -1,25 +1,27 @@
-"""Text exposition to numbers: hardened, and fast because a server's next body differs from its last in few lines.
+"""Text exposition to numbers, hardened: the traps of the format are refused or read right, never guessed.
 
 In: the bytes of ``GET /metrics`` and which metric names are wanted. Out: `Exposition`, or `ExpositionError` with a
-reason from `snapshot.SCRAPE_ERRORS`. `follow` re-reads only the lines that changed since `parse`. Invariant: a body
-that `follow` accepts gives exactly what `parse` would give; whatever is unusual it leaves to `parse`.
+reason from `snapshot.SCRAPE_ERRORS`. Invariant: a body that was cut short is an error wherever the cut can be seen.
 """
 
 import re
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import compress, count
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
 from math import isnan
-from operator import ne
+
+from exporter.core.skeleton import Blocks, Rows, Skeleton
 
 MAX_SERIES = 200_000
-_NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
-_SAMPLE = re.compile(rf"[ \t]*({_NAME})[ \t]*(\{{|[ \t]|$)")
+_SAMPLE = re.compile(r"[ \t]*([a-zA-Z_:][a-zA-Z0-9_:]*)[ \t]*(\{|[ \t]|$)")
 _BLOCK = re.compile(r'\{((?:[^"}]|"(?:[^"\\]|\\.)*+")*+)\}[ \t]*')
-_LABEL = re.compile(r'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*|"(?:[^"\\]|\\.)*+")[ \t]*=[ \t]*"((?:[^"\\]|\\.)*+)"[ \t]*(?:,[ \t]*|$)')
+_LABEL = re.compile(
+    r'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*|"(?:[^"\\]|\\.)*+")[ \t]*=[ \t]*"((?:[^"\\]|\\.)*+)"[ \t]*(?:,[ \t]*|$)'
+)
 _ESCAPE = re.compile(r'\\[\\n"]')
 _COMMENT = re.compile(r"[ \t]*#[ \t]*(TYPE|HELP)[ \t]+(\S+)(?:[ \t]+(\S+))?")
+_PART = re.compile(r"_(bucket|sum|count)$")
 _UNESCAPED = {"\\\\": "\\", "\\n": "\n", '\\"': '"'}
 
 
@@ -43,25 +45,15 @@ class Series:
     labels: Mapping[str, str]
 
 
-@dataclass(slots=True)
-class Skeleton:
-    """A body taken apart: its lines, where on each the value begins, and which slot of ``values`` it fills.
-
-    A cut of 0 means that the line must not change; a slot of -1 that its value is not wanted.
-    """
-
-    lines: list[str]
-    cuts: list[int]
-    slots: list[int]
-    values: list[float]
-
-
 @dataclass(frozen=True, slots=True)
 class Exposition:
-    """The wanted series in the order of the body, their values in the same order, and every metric name in it."""
+    """The series read, in the order of the body, their values in the same order, and the families seen.
+
+    ``families`` holds names as declared, and the names of samples that stand under no declaration of their own.
+    """
 
     series: Sequence[Series]
-    names: frozenset[str]
+    families: frozenset[str]
     skeleton: Skeleton
 
     @property
@@ -70,131 +62,160 @@ class Exposition:
         return self.skeleton.values
 
 
-def parse(body: bytes, wanted: Callable[[str], bool] = lambda name: True, max_series: int = MAX_SERIES) -> Exposition:
-    """Read every wanted series of a body in text format 0.0.4 or OpenMetrics.
+def parse(body: bytes, wanted: frozenset[str] | None = None, max_series: int = MAX_SERIES) -> Exposition:
+    """Read the wanted series (None: all) of a body in text format 0.0.4 or OpenMetrics. Raises `ExpositionError`.
 
-    Malformed lines of unwanted names are skipped. Raises `ExpositionError`.
+    Malformed lines of unwanted names are skipped. A family with a wanted name may bring its other series along.
     """
     return learn(split(body, max_series), wanted)
 
 
-def split(body: bytes, max_series: int = MAX_SERIES) -> list[str]:
-    """Decode a body and split it into lines, refusing what cannot be a whole exposition.
-
-    Splits on newline alone: `str.splitlines` would also cut at U+2028 and others, which are legal in label values.
-    """
-    newlines = body.count(b"\n")
-    if newlines > max_series:
-        raise ExpositionError("too_many_series", f"{newlines} lines, more than the limit of {max_series}")
+def split(body: bytes, max_series: int = MAX_SERIES) -> Blocks:
+    """Cut a body into one block a family, refusing what cannot be a whole exposition."""
+    if len(body) > max_series and (lines := body.count(b"\n")) > max_series:
+        raise ExpositionError("too_many_series", f"{lines} lines, more than the limit of {max_series}")
     if not body or body.isspace():
         raise ExpositionError("empty", "the body is empty")
-    try:
-        text = body.decode()
-    except UnicodeDecodeError as error:
-        if error.reason == "unexpected end of data":
-            raise ExpositionError("truncated", f"the body stops inside a character after {len(body)} bytes") from None
-        raise ExpositionError("encoding", f"byte {error.start} is not UTF-8 ({error.reason})") from None
-    lines = text.split("\n")
-    if text.startswith("<"):
-        raise _not_metrics(lines)
-    if lines[-1]:
-        _refuse_unfinished(lines, len(body))
-    return lines
+    if not body.endswith(b"\n") or body.startswith(b"<"):
+        raise _unfinished(body)
+    opening = b"# HELP " if b"\n# HELP " in body else b"# TYPE "
+    texts = body.split(b"\n" + opening)
+    texts[-1] = texts[-1][:-1]
+    return Blocks(opening, texts)
 
 
-def learn(lines: list[str], wanted: Callable[[str], bool]) -> Exposition:
-    """Take lines apart for the first time. Raises `ExpositionError`."""
-    series: list[Series] = []
-    seen: dict[tuple[str, frozenset[tuple[str, str]]], int] = {}
-    skeleton = Skeleton(lines, [0] * len(lines), [-1] * len(lines), [])
-    names: dict[str, bool] = {}
-    declared: set[str] = set()
-    distinct = True
-    for number, line in enumerate(lines):
-        sample = _SAMPLE.match(line)
-        if sample is None:
-            comment = _COMMENT.match(line)
-            if comment and comment[1] == "TYPE":
-                declared.add(comment[2])
-            lines[number] = sys.intern(line)  # the same in every target's body: kept once
-            continue
-        name = sample[1]
-        is_wanted = names.get(name)
-        if is_wanted is None:
-            is_wanted = names[name] = wanted(name)
-        if not is_wanted:
-            skeleton.cuts[number] = sample.end() if sample[2] else 0  # the rest of the line may change
-            continue
-        labels, cut, value = _read(line, sample, number)
-        key = (name, frozenset(labels.items()))
-        first = seen.setdefault(key, len(series))
-        if first < len(series):
-            _refuse_contradiction(skeleton.values[first], value, line, number)
-            distinct = False
-            continue
-        skeleton.cuts[number] = cut
-        skeleton.slots[number] = len(series)
-        series.append(Series(name, labels))
-        skeleton.values.append(value)
-    if not series and not declared and not any(map(_is_sample, lines)):
-        raise _not_metrics(lines)
-    _refuse_cut_family(lines)
-    if not distinct:
-        skeleton.lines = []  # a series on two lines: every body has to be checked again
-    return Exposition(series, frozenset(declared.union(names)), skeleton)
+def learn(blocks: Blocks, wanted: frozenset[str] | None = None) -> Exposition:
+    """Take blocks apart for the first time. Raises `ExpositionError`."""
+    seen = _Seen(wanted)
+    rows = []
+    for number, text in enumerate(blocks.texts):
+        opening = blocks.opening if number else b""
+        lines = _decoded(opening + text).split("\n")
+        rows.append(_rows(text, lines, seen, last=number == len(blocks.texts) - 1))
+        seen.line += len(lines)
+    if not seen.series and not seen.families and not seen.sound:
+        raise _not_metrics(_decoded(blocks.texts[0]))
+    _refuse_cut_family(lines, seen.line)
+    if seen.repeats:
+        blocks = Blocks(b"", [])  # a series on two lines: every body has to be checked again
+    return Exposition(seen.series, frozenset(seen.families), Skeleton(blocks, rows, seen.values))
 
 
-def follow(skeleton: Skeleton, lines: list[str]) -> list[int] | None:
-    """Take over the values of a later body with the same series on the same lines; return the slots that changed.
+@dataclass(slots=True)
+class _Seen:
+    """What the lines so far have given. ``sound``: an unwanted line was a sample all the same."""
 
-    None means that the body is built differently: the skeleton is then spoilt and `learn` must be called.
-    """
-    before, cuts, slots, values = skeleton.lines, skeleton.cuts, skeleton.slots, skeleton.values
-    if len(lines) != len(before):
-        return None
-    changed = []
-    for number in compress(count(), map(ne, lines, before)):
-        line = lines[number]
-        cut = cuts[number]
-        if not cut or not line.startswith(before[number][:cut]):
+    wanted: frozenset[str] | None
+    series: list[Series] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+    families: set[str] = field(default_factory=set)
+    slots: dict[tuple[str, frozenset[tuple[str, str]]], int] = field(default_factory=dict)
+    line: int = 1
+    repeats: bool = False
+    sound: bool = False
+
+    def wants(self, name: str) -> bool:
+        """Whether this very name is wanted."""
+        return self.wanted is None or name in self.wanted
+
+
+def _rows(text: bytes, lines: list[str], seen: _Seen, *, last: bool) -> Rows | None:
+    """Read one block; return how it is built where a later one may differ in its numbers."""
+    samples = [_SAMPLE.match(line) for line in lines]
+    names = {sample[1] for sample in samples if sample}
+    declared, kind = _declare(lines, seen)
+    own = bool(declared) and all(name.startswith(declared) for name in names)
+    if not own:
+        seen.families.update(names)
+    start = next((i for i, sample in enumerate(samples) if sample), 0)
+    end = len(samples) - next((i for i, sample in enumerate(reversed(samples)) if sample), 0)
+    regular = bool(names) and all(samples[start:end])
+    head, tail = _ends(text, lines, start, end)
+    if any(map(seen.wants, names)):
+        first = len(seen.series)
+        prefixes = tuple(_read_lines(lines, samples, seen))
+        if not regular or len(prefixes) != end - start:
             return None
-        slot = slots[number]
-        if slot >= 0:
-            text = line[cut:]
-            try:
-                values[slot] = float(text)
-            except ValueError:
-                return None
-            if "_" in text or not text.isascii():
-                return None
-            changed.append(slot)
-        before[number] = line
-    return changed
+        return Rows(head, tail, b"", prefixes, sum(map(len, prefixes)) + len(prefixes) - 1, first)
+    if not seen.sound and names:
+        seen.sound = any(_is_sound(line) for line in lines)
+    may_hide_a_cut = last and kind in ("histogram", "summary", "")
+    if not regular or not own or may_hide_a_cut or _is_wanted_inside(declared, seen.wanted):
+        return None
+    return Rows(head, tail, declared.encode())
 
 
-def _read(line: str, sample: re.Match[str], number: int) -> tuple[dict[str, str], int, float]:
-    """Labels, where the value begins, and the value of a wanted line."""
-    labels: dict[str, str] = {}
+def _declare(lines: Iterable[str], seen: _Seen) -> tuple[str, str]:
+    """The name and type that a block declares last."""
+    declared = kind = ""
+    for line in lines:
+        if line.startswith(("#", " ", "\t")) and (comment := _COMMENT.match(line)) and comment[1] == "TYPE":
+            declared, kind = comment[2], comment[3] or ""
+            seen.families.add(declared)
+    return declared, kind
+
+
+def _ends(text: bytes, lines: list[str], start: int, end: int) -> tuple[bytes, bytes]:
+    """What stands before and after the samples, in bytes, newlines included."""
+    after = sum(len(line.encode()) + 1 for line in lines[end:])
+    rows = sum(len(line.encode()) + 1 for line in lines[start:end]) - 1
+    size = len(text) - after
+    return text[: size - rows], text[size:]
+
+
+def _read_lines(lines: list[str], samples: list[re.Match[str] | None], seen: _Seen) -> Iterator[bytes]:
+    """Take in a block's series; yield each line up to its value."""
+    for offset, (line, sample) in enumerate(zip(lines, samples, strict=True)):
+        if sample is None:
+            continue
+        try:
+            labels, cut, value = _read(line, sample)
+        except ValueError as error:
+            if seen.wants(sample[1]):
+                raise ExpositionError("malformed", f"line {seen.line + offset}: {error}: {_shown(line)}") from None
+            continue
+        slot = seen.slots.setdefault((sample[1], frozenset(labels.items())), len(seen.series))
+        if slot == len(seen.series):
+            seen.series.append(Series(sample[1], labels))
+            seen.values.append(value)
+            yield line[:cut].encode()
+            continue
+        seen.repeats = True
+        same = value == seen.values[slot] or (isnan(value) and isnan(seen.values[slot]))
+        if not same and seen.wants(sample[1]):
+            raise ExpositionError(
+                "duplicate", f"line {seen.line + offset} repeats a series with another value: {_shown(line)}"
+            )
+
+
+def _is_wanted_inside(name: str, wanted: frozenset[str] | None) -> bool:
+    """Whether a wanted name begins with this one, so that lines which do need a closer look."""
+    ordered = _ordered(wanted or frozenset())
+    at = bisect_left(ordered, name)
+    return at < len(ordered) and ordered[at].startswith(name)
+
+
+@lru_cache(maxsize=4)
+def _ordered(names: frozenset[str]) -> list[str]:
+    return sorted(names)
+
+
+def _read(line: str, sample: re.Match[str]) -> tuple[dict[str, str], int, float]:
+    """Labels, where the value begins, and the value. Raises ValueError."""
     cut = sample.end()
-    try:
-        if line[cut - 1] == "{":
-            block = _BLOCK.match(line, cut - 1)
-            if block is None:
-                raise ValueError("labels do not end")
-            labels = _labels(block[1])
-            cut = block.end()
-        return labels, cut, _number(line[cut:])
-    except ValueError as error:
-        raise ExpositionError("malformed", f"line {number + 1}: {error}: {_shown(line)}") from None
+    if sample[2] != "{":
+        return {}, cut, _number(line[cut:])
+    block = _BLOCK.match(line, cut - 1)
+    if block is None:
+        raise ValueError("labels do not end")
+    return _labels(block[1]), block.end(), _number(line[block.end() :])
 
 
 def _labels(text: str) -> dict[str, str]:
     labels: dict[str, str] = {}
-    at = 0
-    if text.lstrip(" \t").startswith(","):  # the reference parser allows one
-        at = text.index(",") + 1
-    end = len(text.rstrip(" \t"))
-    while at < end:
+    text = text.strip(" \t")
+    at = 1 if text.startswith(",") else 0  # the reference parser allows one
+    while at < len(text):
         label = _LABEL.match(text, at)
         if label is None:
             raise ValueError("bad label")
@@ -213,9 +234,9 @@ def _unescape(text: str) -> str:
 
 
 def _number(text: str) -> float:
-    """The value, whatever timestamp or exemplar follows it. Python alone accepts ``1_000`` and digits of any script."""
+    """The value, whatever timestamp or exemplar follows it."""
     value, *rest = text.split(None, 2) or [""]
-    if rest and rest[0] != "#":
+    if rest and not rest[0].startswith("#"):
         _plain(rest[0])
         if len(rest) > 1 and not rest[1].startswith("#"):
             raise ValueError("more than a value and a timestamp")
@@ -223,6 +244,7 @@ def _number(text: str) -> float:
 
 
 def _plain(text: str) -> float:
+    """Python alone would also accept 1_000 and the digits of any script."""
     if "_" in text or not text.isascii():
         raise ValueError("bad number")
     try:
@@ -231,33 +253,39 @@ def _plain(text: str) -> float:
         raise ValueError("bad number") from None
 
 
-def _refuse_contradiction(first: float, second: float, line: str, number: int) -> None:
-    if first != second and not (isnan(first) and isnan(second)):
-        raise ExpositionError("duplicate", f"line {number + 1} repeats a series with another value: {_shown(line)}")
+def _decoded(body: bytes) -> str:
+    try:
+        return body.decode()
+    except UnicodeDecodeError as error:
+        where = body[max(0, error.start - 40) : error.start + 40].decode(errors="replace")
+        raise ExpositionError("encoding", f"not UTF-8 ({error.reason}) near {_shown(where)}") from None
 
 
-def _refuse_unfinished(lines: list[str], size: int) -> None:
-    """A body whose last line does not end: an exposition cut short, or no exposition at all."""
-    if any(_COMMENT.match(line) or _is_sample(line) for line in lines[:-1]) or _COMMENT.match(lines[-1]):
-        raise ExpositionError("truncated", f"the body stops inside line {len(lines)} after {size} bytes")
-    raise _not_metrics(lines)
+def _unfinished(body: bytes) -> ExpositionError:
+    """Why a body that does not end in a newline is refused: an exposition cut short, or none at all."""
+    lines = body.decode(errors="replace").split("\n")
+    if not body.startswith(b"<") and any(_COMMENT.match(line) or _is_sound(line) for line in lines):
+        return ExpositionError("truncated", f"the body stops inside line {len(lines)}, after {len(body)} bytes")
+    return _not_metrics(lines[0])
 
 
-def _refuse_cut_family(lines: list[str]) -> None:
-    """A body cut between two lines shows where it ends inside a histogram, a summary or a family's head."""
-    end = len(lines)
-    while end and (not lines[end - 1].strip() or lines[end - 1].startswith("# EOF")):
-        end -= 1
-    start = end
-    while start and not lines[start - 1].lstrip(" \t").startswith("#"):
-        start -= 1
-    head = _COMMENT.match(lines[start - 1]) if start else None
-    if start == end:
-        cut = head is not None and head[1] == "HELP"
+def _not_metrics(text: str) -> ExpositionError:
+    return ExpositionError("not_metrics", f"not an exposition: it begins with {_shown(text)}")
+
+
+def _refuse_cut_family(lines: list[str], end: int) -> None:
+    """A body cut between two lines shows it where it ends in a family's head, a histogram or a summary."""
+    while lines and not lines[-1].strip():
+        lines = lines[:-1]
+    comments = [comment for line in lines if (comment := _COMMENT.match(line))]
+    if lines and lines[-1].startswith("# EOF"):
+        return
+    if comments and comments[-1].string == lines[-1]:
+        cut = comments[-1][1] == "HELP"
     else:
-        cut = _is_cut(lines[start:end], head[3] if head and head[1] == "TYPE" else None)
+        cut = _is_cut(lines, comments[-1][3] if comments else None)
     if cut:
-        raise ExpositionError("truncated", f"the body stops inside a family at line {end}: {_shown(lines[end - 1])}")
+        raise ExpositionError("truncated", f"the body stops inside a family before line {end}")
 
 
 def _is_cut(lines: list[str], kind: str | None) -> bool:
@@ -266,40 +294,33 @@ def _is_cut(lines: list[str], kind: str | None) -> bool:
     parts: set[str] = set()
     for line in reversed(lines):
         sample = _SAMPLE.match(line)
-        suffix = sample and re.search(r"_(bucket|sum|count)$", sample[1])
-        if sample is None or not suffix:
+        part = sample and _PART.search(sample[1])
+        if sample is None or not part:
             break
         try:
-            labels, _, _ = _read(line, sample, 0)
-        except ExpositionError:
+            labels, _, _ = _read(line, sample)
+        except ValueError:
             return False
         bound = labels.pop("le", "")
-        ident = (sample[1][: suffix.start()], frozenset(labels.items()))
-        if last is not None and ident != last:
-            continue
-        last = ident
-        parts.add(suffix[1])
-        if bound == "+Inf":
-            parts.add(bound)
+        ident = (sample[1][: part.start()], frozenset(labels.items()))
+        last = last or ident
+        if ident == last:
+            parts.update((part[1], bound))
     if kind == "histogram" or "bucket" in parts:
         return last is not None and not parts >= {"+Inf", "sum", "count"}
-    return kind == "summary" and len(parts) == 1
+    return kind == "summary" and len(parts & {"sum", "count"}) == 1
 
 
-def _is_sample(line: str) -> bool:
+def _is_sound(line: str) -> bool:
+    """Whether a line is a sample in every respect."""
     sample = _SAMPLE.match(line)
     if sample is None:
         return False
     try:
-        _read(line, sample, 0)
-    except ExpositionError:
+        _read(line, sample)
+    except ValueError:
         return False
     return True
-
-
-def _not_metrics(lines: list[str]) -> ExpositionError:
-    first = next(line for line in lines if line.strip())
-    return ExpositionError("not_metrics", f"not an exposition: it begins with {_shown(first)}")
 
 
 def _shown(text: str) -> str:

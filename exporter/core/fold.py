@@ -101,7 +101,7 @@ def split_by(label: str, fold: Fold, *, whole: bool = False) -> Fold:
 
 
 def _asleep(values: Values, states: Mapping[str, tuple[int, ...]]) -> tuple[bool | None, int]:
-    """Asleep or not from `engine_sleep_state`, both shapes: one gauge with 1 = asleep, or one a state with awake = 1."""
+    """Asleep or not, from both shapes of the gauge: one with 1 = asleep, or one a state with awake = 1."""
     said = {state: _peak(values, slots) for state, slots in states.items()}
     dropped = sum(count for _, count in said.values())
     awake = said.pop("awake", (None, 0))[0]

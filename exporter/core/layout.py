@@ -9,11 +9,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from exporter.core.exposition import MAX_SERIES, Exposition, Series, Skeleton
+from exporter.core.exposition import MAX_SERIES, Exposition, Series
 from exporter.core.fold import Member
 from exporter.core.sample import TargetSample
+from exporter.core.skeleton import Skeleton
 from exporter.core.spellings import (
-    CONFIG_NAMES, CONNECTORS, PREFIXES, SETTINGS, WIRE, Family, Spelling, era, is_known, prefix_of, stem,
+    CONFIG_NAMES,
+    CONNECTORS,
+    SETTINGS,
+    WIRE,
+    Family,
+    Spelling,
+    era,
+    is_known,
+    prefix_of,
+    stem,
 )  # fmt: skip
 
 MAX_NAME = 256  # characters of a model name or engine that become a label of ours
@@ -24,7 +34,7 @@ REPLICA_LABELS = ("ReplicaId", "WorkerId")
 Config = Mapping[str, str]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Cell:
     """One family of one engine: its arranged series, and what they said last."""
 
@@ -215,14 +225,11 @@ def _number(text: str | None) -> float | None:
 
 
 def _facts(exposition: Exposition, configs: Sequence[tuple[str, Config]]) -> Facts:
-    vllm = [name for name in exposition.names if prefix_of(name)]
+    vllm = [name for name in exposition.families if prefix_of(name)]
     stems = frozenset(map(stem, vllm))
-    labels = {label for _, config in configs for label in config if label == "kv_cache_size_tokens"}
-    if any("engine" in one.labels for one in exposition.series):
-        labels.add("engine")
-    through = sorted({name.split("_", 1)[0] for name in vllm} - {"vllm"} - {PREFIXES[0]})
+    labels = frozenset(label for one in exposition.series for label in one.labels)
     spoken = era(stems, labels)
-    outer = [name for name in ("ray", "kserve") if name in through]
+    outer = [name for name in ("ray", "kserve") if any(prefix_of(wire).startswith(name) for wire in vllm)]
     config = configs[0][1] if configs else {}
     settings = {name: config[name][:64] for name in SETTINGS if config.get(name, "None") != "None"}
     unknown = frozenset(sorted(name[:128] for name in stems if not is_known(name))[:MAX_UNKNOWN])

@@ -4,7 +4,6 @@ Sources: vllm/v1/metrics/loggers.py and vllm/engine/metrics.py of the releases 0
 family stand in order of preference and are never added together; two of them may be on the wire at once.
 """
 
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from exporter.core.fold import ASLEEP, CONCURRENT, EARLIEST, HISTOGRAM, PEAK, RATIO, TOTAL, Fold, split_by
@@ -46,7 +45,8 @@ def _counter(name: str, field: str, *stems: str, fold: Fold = TOTAL, only: tuple
 FAMILIES: tuple[Family, ...] = (
     Family("requests_running", "running", CONCURRENT, ("num_requests_running",)),
     Family("requests_waiting", "waiting", CONCURRENT, ("num_requests_waiting",)),
-    Family("requests_waiting", "waiting_by_reason", split_by("reason", CONCURRENT), ("num_requests_waiting_by_reason",)),
+    Family("requests_waiting", "waiting_by_reason", split_by("reason", CONCURRENT),
+           ("num_requests_waiting_by_reason",)),
     Family("kv_cache_usage_ratio", "kv_usage", RATIO, ("kv_cache_usage_perc", "gpu_cache_usage_perc")),
     Family("engine_sleep_state", "asleep", ASLEEP, ("engine_sleep_state",)),
     _counter("preemptions_total", "preemptions", "num_preemptions"),
@@ -156,11 +156,7 @@ def _wire() -> dict[str, Spelling]:
 
 WIRE = _wire()
 CONFIG_NAMES = frozenset(prefix + CACHE_CONFIG for prefix in PREFIXES)
-
-
-def wanted(name: str) -> bool:
-    """Whether series of this name are read at all."""
-    return name in WIRE or name in CONFIG_NAMES
+WANTED = CONFIG_NAMES.union(WIRE)
 
 
 def prefix_of(name: str) -> str:
@@ -185,7 +181,7 @@ def is_known(name: str) -> bool:
     return name in KNOWN_STEMS or name.startswith(IGNORED_PREFIXES)
 
 
-def era(stems: AbstractSet[str], labels: AbstractSet[str]) -> str:
-    """The era whose spellings were seen: v0, v1, unknown, or v1>=X where X is the release that brought the newest one."""
-    signs = stems.union("label:" + label for label in labels)
+def era(stems: frozenset[str], labels: frozenset[str]) -> str:
+    """The era whose spellings were seen: v0, v1, unknown, or v1>=X where X is the release of the newest one."""
+    signs = stems | {"label:" + label for label in labels}
     return next((name for sign, name in ERAS if sign in signs), "unknown")

@@ -12,9 +12,10 @@ from exporter.core.sample import EngineSample
 from exporter.core.snapshot import Advice, Reading, Role, State
 from exporter.core.state import Facts
 
-FULL = 0.9  # KV usage from which the cache is what limits
+TRUNCATED = 0.05  # share of responses cut at a cap that is worth a word
+LATE_FIRST_TOKEN_S = 5.0  # p99 that a person waits for in vain; move to your own objective
 ROOM = 0.7  # KV usage below which more sequences would fit
-MANY_LONG_PROMPTS = 4.0  # prompt tokens per output token from which input, not output, fills the cache
+MANY_LONG_PROMPTS = 2.0  # prompt tokens per output token from which input, not output, fills the cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +42,9 @@ class Case:
             return None
 
     @property
-    def running(self) -> float | None:
-        """Requests running now."""
-        return None if self.sample is None else self.sample.running
+    def fitting(self) -> float | None:
+        """Mean running while the cache was full: about what fits."""
+        return None if self.facts is None else self.facts.running_full
 
     @property
     def long_input(self) -> bool:
@@ -60,9 +61,10 @@ def advise(
     settings: Mapping[str, str],
     role: Role,
 ) -> tuple[Advice, ...]:
-    """Advice for the state (what to do now, then at most one knob), then for the workload's shape."""
+    """What to do now, then at most one knob. Where the state asks for nothing, what the workload asks for."""
     case = Case(state, facts, readings, sample, settings, role)
-    return (*_BY_STATE.get(state, _nothing)(case), *_shape(case))
+    trouble = _BY_STATE.get(state, _nothing)(case)
+    return trouble or (*_late_first_token(case), *_cut_answers(case))
 
 
 def _nothing(_: Case) -> tuple[Advice, ...]:
@@ -70,13 +72,16 @@ def _nothing(_: Case) -> tuple[Advice, ...]:
 
 
 def cap(case: Case) -> str:
-    """The concurrency at which the cache held: 0.9 x running where it is full, 25 % off a cap that is reached."""
-    running, seqs = case.running, case.setting("max_num_seqs")
-    if not running:
-        return "to what fits: 0.9 x the mean running while KV is full (running is unknown or 0 now)"
-    if seqs is not None and running >= seqs:
-        return f"to {max(1, floor(seqs * 0.75))} (25 % below max_num_seqs {seqs:.0f}, which running has reached)"
-    return f"to {max(1, floor(0.9 * running))} (0.9 x {running:.0f} running while the KV cache is full)"
+    """The concurrency that fits: 0.9 x mean running while the cache is full, or 25 % off a cap that is reached.
+
+    Taking 25 % off a max_num_seqs that running never reached would change nothing.
+    """
+    fits, seqs = case.fitting, case.setting("max_num_seqs")
+    if seqs is not None and fits is not None and fits >= 0.95 * seqs:
+        return f"to {max(1, floor(seqs * 0.75))} (25 % below max_num_seqs {seqs:.0f}, which running reaches)"
+    if not fits:
+        return "to 0.9 x the mean running while the KV cache is full (not seen full in this window)"
+    return f"to {max(1, floor(0.9 * fits))} (0.9 x {fits:.1f} running on average while the KV cache is full)"
 
 
 def _evicting(case: Case) -> tuple[Advice, ...]:
@@ -196,7 +201,29 @@ def _saturated(case: Case) -> tuple[Advice, ...]:
     return (now,)
 
 
-def _shape(case: Case) -> tuple[Advice, ...]:
+def _late_first_token(case: Case) -> tuple[Advice, ...]:
+    """Long inputs whose first token is late although nobody queues: the token budget cuts them into many steps."""
+    ttft = case.readings.get("ttft_p99_seconds")
+    waiting = None if case.facts is None else case.facts.mean_waiting
+    late = ttft is not None and ttft.lower is not None and ttft.lower >= LATE_FIRST_TOKEN_S
+    if ttft is None or not late or not case.long_input or waiting is None or waiting >= 1:
+        return ()
+    budget = case.setting("max_num_batched_tokens")
+    size = "by half" if budget is None else f"from {budget:.0f} to {budget * 1.5:.0f}"
+    return (
+        Advice(
+            f"the first token of long inputs is late (p99 at least {ttft.lower:g} s) though nobody queues",
+            "restart",
+            "max_num_batched_tokens",
+            "up",
+            size,
+            "time to first token, then TPOT and the KV capacity, which pays for larger steps",
+            "answers being written wait longer for each prefill step",
+        ),
+    )
+
+
+def _cut_answers(case: Case) -> tuple[Advice, ...]:
     """max_tokens by the spread of output lengths, where responses are cut at a cap."""
     spread, mean, share = (case.number(n) for n in ("output_tokens_cv", "output_tokens_mean", "truncated_ratio"))
     if spread is None or not mean or share is None or share < TRUNCATED:
@@ -219,8 +246,6 @@ def _shape(case: Case) -> tuple[Advice, ...]:
         ),
     )
 
-
-TRUNCATED = 0.05
 
 _BY_STATE: Mapping[State, Callable[[Case], tuple[Advice, ...]]] = {
     State.DOWN: _down,

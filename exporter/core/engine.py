@@ -69,7 +69,7 @@ class EngineJudge:
         )
 
     def miss(self, at: float, failed: State | None) -> EngineSnapshot:
-        """A poll without a sample. ``failed`` is down or blind once that is proven; None before, and nothing changes."""
+        """A poll without a sample. ``failed`` is down or blind once proven; None before, when nothing changes."""
         if failed is None:
             return self._publish(self._count(at))
         age = at - (self._now.at if self._now.at is not None else at)
@@ -196,6 +196,7 @@ class EngineJudge:
             prefill_factor=prefill,
             queued_share=_queued_share(samples),
             kv_max=readings["kv_cache_usage_max_ratio"].value,
+            running_full=signals.mean_of(_full(samples, limits), "running"),
             decodes=role in (Role.SERVE, Role.DECODE),
         )
 
@@ -205,6 +206,10 @@ def _draining(samples: list[EngineSample]) -> bool | None:
     half = len(samples) // 2
     earlier, later = signals.mean_of(samples[:half], "waiting"), signals.mean_of(samples[half:], "waiting")
     return None if earlier is None or later is None else later < 0.9 * earlier
+
+
+def _full(samples: list[EngineSample], limits: Thresholds) -> list[EngineSample]:
+    return [sample for sample in samples if sample.kv_usage is not None and sample.kv_usage >= limits.kv_pressure_ratio]
 
 
 def _queued_share(samples: list[EngineSample]) -> float | None:

@@ -38,6 +38,7 @@ class Facts:
     prefill_factor: float | None  # prefill work over generated tokens
     queued_share: float | None  # share of the window's scrapes with waiting >= 1
     kv_max: float | None
+    running_full: float | None  # mean running over the scrapes with the cache full
     decodes: bool  # the role generates tokens
 
 

@@ -106,6 +106,7 @@ class Engine:
         steps: float = 0.0,
         gap: float | None = None,
         tpot: float = 0.03,
+        ttft: float = 0.2,
         lengths: tuple[float, float] = (500.0, 200.0),
         **gauges: object,
     ) -> EngineSnapshot:
@@ -127,7 +128,7 @@ class Engine:
             ("request_prompt_tokens", lengths[0], finished),
             ("request_output_tokens", lengths[1], finished),
             ("tpot_seconds", tpot, finished),
-            ("ttft_seconds", 0.2, started),
+            ("ttft_seconds", ttft, started),
             ("request_preemptions", 2.0, twice),
             ("request_preemptions", 0.0, finished - twice),
             ("inter_token_latency_seconds", gap or tpot, generated),

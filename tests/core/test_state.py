@@ -17,7 +17,8 @@ LIMITS = Thresholds()
 CALM = Facts(
     seconds=60.0, work=8.0, asleep=False, busy=True, preemptions=0.0, completions=None, tax=0.0, mean_waiting=0.0,
     draining=False, generated=1000.0, silent_for=0.0, collapsed=False, still_collapsed=False, stuck_for=0.0,
-    stall_limit=45.0, latency_factor=1.0, prefill_factor=1.0, queued_share=0.0, kv_max=0.4, decodes=True,
+    stall_limit=45.0, latency_factor=1.0, prefill_factor=1.0,
+    queued_share=0.0, kv_max=0.4, running_full=None, decodes=True,
 )  # fmt: skip
 SPAN = Span(0.0, 60.0, EngineSample(), EngineSample())
 
@@ -140,7 +141,7 @@ facts = st.builds(
     preemptions=maybe, tax=maybe, mean_waiting=maybe, draining=verdicts, generated=maybe, silent_for=maybe,
     completions=st.one_of(st.none(), st.builds(finished, st.floats(20, 1e4), st.floats(0, 1e4), maybe)),
     collapsed=verdicts, still_collapsed=verdicts, stuck_for=maybe, stall_limit=st.just(45.0), latency_factor=maybe,
-    prefill_factor=maybe, queued_share=maybe, kv_max=maybe, decodes=st.booleans(),
+    prefill_factor=maybe, queued_share=maybe, kv_max=maybe, running_full=maybe, decodes=st.booleans(),
 )  # fmt: skip
 
 

@@ -1,0 +1,83 @@
+"""Advice names one knob, its size with the arithmetic, and never what makes it worse."""
+
+from pathlib import Path
+
+from exporter.core.snapshot import Advice, State
+from exporter.core.target import TargetJudge
+from exporter.recording import read
+from tests.core.sequences import Engine
+
+RECORDINGS = Path(__file__).parent.parent / "data" / "recordings"
+
+
+def advice_in(recording: str, state: State) -> tuple[Advice, ...]:
+    """The last advice given while an engine of the recording was in ``state``."""
+    judge, said = TargetJudge(recording), ()
+    for scrape in read(RECORDINGS / recording / "metrics.jsonl.gz"):
+        said = next((e.advice for e in judge.observe(scrape).engines if e.state is state), said)
+    return said
+
+
+def knobs(advice: tuple[Advice, ...]) -> dict[str, str]:
+    return {item.knob: item.direction for item in advice}
+
+
+def test_a_spiral_fed_by_long_inputs_is_capped_at_the_gateway_and_then_reserved() -> None:
+    advice = advice_in("spiral_chunked", State.DEATH_SPIRAL)
+    assert knobs(advice) == {"gateway_concurrency": "down", "scheduler_reserve_full_isl": "set"}
+    assert "0.9 x" in advice[0].size
+
+
+def test_thrashing_lowers_max_num_seqs_to_what_fits() -> None:
+    advice = advice_in("overcommit_thrash", State.THRASHING)
+    assert knobs(advice) == {"gateway_concurrency": "down", "max_num_seqs": "down"}
+    assert "running on average while the KV cache is full" in advice[1].size
+
+
+def test_a_queue_on_a_half_empty_cache_raises_max_num_seqs() -> None:
+    assert knobs(advice_in("saturated_no_preemption", State.SATURATED)) == {"replicas": "up", "max_num_seqs": "up"}
+
+
+def test_productive_preemption_asks_for_nothing_now() -> None:
+    assert all(item.when == "restart" for item in advice_in("preempting_productive", State.PREEMPTING))
+
+
+def test_a_hang_has_no_knob() -> None:
+    engine = Engine()
+    engine.healthy()
+    engine.run(60, running=35.0, waiting=115.0, kv_usage=0.99)
+    assert knobs(engine.snapshot.advice) == {"drain": "do"}
+
+
+def test_running_at_the_cap_takes_a_quarter_off_it() -> None:
+    engine = Engine()
+    settings = {"max_num_seqs": "16"}
+    for _ in range(40):
+        engine.step(
+            generated=500.0, preempted=4.0, finished=5.0, started=5.0, running=16.0, waiting=20.0, kv_usage=0.99
+        )
+        said = engine.judge.observe(engine.at + 0.5, engine.sample, settings)
+        if said.state is State.THRASHING:
+            break
+    assert said.state is State.THRASHING
+    assert said.advice[0].size.startswith("to 12 (25 % below max_num_seqs 16")
+
+
+def test_late_first_tokens_of_long_inputs_raise_the_token_budget_and_nothing_else() -> None:
+    engine = Engine()
+    for _ in range(30):
+        engine.step(
+            generated=500.0,
+            prompts=40_000.0,
+            started=2.0,
+            finished=2.0,
+            lengths=(20_000.0, 250.0),
+            running=2.0,
+            ttft=7.0,
+        )
+    assert knobs(engine.snapshot.advice) == {"max_num_batched_tokens": "up"}
+
+
+def test_nothing_ever_advises_a_smaller_gpu_memory_share() -> None:
+    for name, state in (("spiral_chunked", State.DEATH_SPIRAL), ("overcommit_thrash", State.THRASHING)):
+        assert not any("gpu_memory_utilization" in str(item) for item in advice_in(name, state))

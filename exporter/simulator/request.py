@@ -1,0 +1,52 @@
+"""One request as the scheduler sees it: lengths given beforehand, progress filled in as it runs.
+
+Input: who asks for how much. Output: the same record with its times, from which every latency metric is taken.
+Invariant: ``output`` is the number of tokens it will really produce; ``max_tokens`` is only what the client asked for.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+FinishReason = Literal["stop", "length", "abort", "error", "repetition"]
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A request. Times are seconds on the simulation's clock, lengths are tokens, ``blocks`` are KV blocks held.
+
+    ``prefix`` names a prompt head of ``prefix_tokens`` that other requests have too. ``cached`` is the prompt tokens
+    found in the prefix cache at the first admission, -1 before it. ``patience`` is how long the client waits before
+    it hangs up.
+    """
+
+    id: int
+    arrival: float
+    prompt: int
+    output: int
+    max_tokens: int
+    reason: FinishReason = "stop"
+    prefix: int = 0
+    prefix_tokens: int = 0
+    patience: float | None = None
+    client: int = -1
+
+    generated: int = 0
+    computed: int = 0
+    blocks: int = 0
+    shared: int = 0
+    cached: int = -1
+    preemptions: int = 0
+    uncounted: int = 0
+    decoding: bool = False
+    was_decoding: bool = False
+    base: int = 0
+    ends_at: int = 0
+    scheduled_at: float = -1.0
+    first_token_at: float = -1.0
+    last_token_at: float = -1.0
+    finished_at: float = -1.0
+
+    @property
+    def tokens(self) -> int:
+        """What must be computed to get the next token: the prompt and what was generated before a preemption."""
+        return self.prompt + self.generated

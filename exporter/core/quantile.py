@@ -116,15 +116,15 @@ def _cells(histogram: Histogram) -> list[tuple[float, float, float]]:
 
 
 def _least_second_moment(cells: list[tuple[float, float, float]], total: float) -> float:
-    """Each bucket's mass at one point, as close to a common value as its edges allow, so that the sum is right."""
-    low, high = 0.0, max((b if b < inf else max(a, total)) for a, b, _ in cells)
-    for _ in range(60):
-        middle = (low + high) / 2
-        if sum(n * min(max(middle, a), b) for a, b, n in cells) < total:
-            low = middle
-        else:
-            high = middle
-    return sum(n * min(max(high, a), b) ** 2 for a, b, n in cells)
+    """Mass as close to one value as the edges allow: buckets below it at their upper edge, those above at their lower."""
+    moment, below, above = 0.0, 0.0, sum(n * a for a, _, n in cells)
+    for index, (a, b, n) in enumerate(cells):
+        above -= n * a
+        point = max(a, (total - below - above) / n)
+        if point <= b or index == len(cells) - 1:
+            return moment + n * point**2 + sum(m * c * c for c, _, m in cells[index + 1 :])
+        moment, below = moment + n * b * b, below + n * b
+    return moment
 
 
 def _greatest_second_moment(cells: list[tuple[float, float, float]], total: float) -> float:

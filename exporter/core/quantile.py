@@ -84,8 +84,8 @@ def share_at_most(histogram: Histogram, edge: float) -> float | None:
 def cv(histogram: Histogram | None) -> Reading:
     """Coefficient of variation, standard deviation / mean.
 
-    The mean is exact. The second moment is estimated as if each bucket were filled evenly, and bounded by the least
-    and the greatest that the counts, the edges and the sum together allow.
+    The mean is exact. The second moment is estimated as if each bucket were filled alike, as far towards its upper
+    edge as the sum demands, and bounded by the least and the greatest that counts, edges and sum together allow.
     """
     centre = mean(histogram)
     if histogram is None or centre.value is None:
@@ -95,17 +95,16 @@ def cv(histogram: Histogram | None) -> Reading:
     cells = _cells(histogram)
     low = _least_second_moment(cells, histogram.sum)
     high = _greatest_second_moment(cells, histogram.sum)
-    finite = all(upper < inf for _, upper, _ in cells)
-    even = sum(n * (a * a + a * b + b * b) / 3 for a, b, n in cells) if finite else None
+    likely = _likely_second_moment(cells, histogram.sum) if cells[-1][1] < inf else None
     count, square = histogram.count, centre.value**2
 
     def deviation(moment: float) -> float:
         return sqrt(max(0.0, moment / count - square)) / centre.value if centre.value else 0.0
 
     lower, upper = deviation(low), inf if high == inf else deviation(high)
-    if even is None:
+    if likely is None:
         return Reading(None, lower, upper, why="some lengths lie above the last bucket")
-    return Reading(min(max(deviation(even), lower), upper), lower, upper)
+    return Reading(min(max(deviation(likely), lower), upper), lower, upper)
 
 
 def _cells(histogram: Histogram) -> list[tuple[float, float, float]]:
@@ -115,8 +114,16 @@ def _cells(histogram: Histogram) -> list[tuple[float, float, float]]:
     return [cell for cell in cells if cell[2] > 0]
 
 
+def _likely_second_moment(cells: list[tuple[float, float, float]], total: float) -> float:
+    """Every bucket's mean at the same share of its width, so that the sum comes out right."""
+    width = sum(n * (b - a) for a, b, n in cells)
+    share = min(max((total - sum(n * a for a, _, n in cells)) / width, 0.0), 1.0)
+    inside = share * (1 - share) / 3  # 1/12 of the width squared when filled evenly
+    return sum(n * ((a + share * (b - a)) ** 2 + inside * (b - a) ** 2) for a, b, n in cells)
+
+
 def _least_second_moment(cells: list[tuple[float, float, float]], total: float) -> float:
-    """Mass as close to one value as the edges allow: buckets below it at their upper edge, those above at their lower."""
+    """Mass as close to one value as the edges allow: buckets below it at their upper edge, above at their lower."""
     moment, below, above = 0.0, 0.0, sum(n * a for a, _, n in cells)
     for index, (a, b, n) in enumerate(cells):
         above -= n * a

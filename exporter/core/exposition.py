@@ -93,7 +93,7 @@ def learn(blocks: Blocks, wanted: frozenset[str] | None = None) -> Exposition:
         lines = _decoded(opening + text).split("\n")
         rows.append(_rows(text, lines, seen, last=number == len(blocks.texts) - 1))
         seen.line += len(lines)
-    if not seen.series and not seen.families and not seen.sound:
+    if not seen.series and not seen.sound:
         raise _not_metrics(_decoded(blocks.texts[0]))
     _refuse_cut_family(lines, seen.line)
     if seen.repeats:
@@ -103,7 +103,7 @@ def learn(blocks: Blocks, wanted: frozenset[str] | None = None) -> Exposition:
 
 @dataclass(slots=True)
 class _Seen:
-    """What the lines so far have given. ``sound``: an unwanted line was a sample all the same."""
+    """What the lines so far have given. ``sound``: a declaration or an unwanted sample shows that they are metrics."""
 
     wanted: frozenset[str] | None
     series: list[Series] = field(default_factory=list)
@@ -149,7 +149,10 @@ def _declare(lines: Iterable[str], seen: _Seen) -> tuple[str, str]:
     """The name and type that a block declares last."""
     declared = kind = ""
     for line in lines:
-        if line.startswith(("#", " ", "\t")) and (comment := _COMMENT.match(line)) and comment[1] == "TYPE":
+        if not line.startswith(("#", " ", "\t")) or not (comment := _COMMENT.match(line)):
+            continue
+        seen.sound = True
+        if comment[1] == "TYPE":
             declared, kind = comment[2], comment[3] or ""
             seen.families.add(declared)
     return declared, kind
@@ -266,17 +269,17 @@ def _unfinished(body: bytes) -> ExpositionError:
     lines = body.decode(errors="replace").split("\n")
     if not body.startswith(b"<") and any(_COMMENT.match(line) or _is_sound(line) for line in lines):
         return ExpositionError("truncated", f"the body stops inside line {len(lines)}, after {len(body)} bytes")
-    return _not_metrics(lines[0])
+    return _not_metrics(body.decode(errors="replace"))
 
 
 def _not_metrics(text: str) -> ExpositionError:
-    return ExpositionError("not_metrics", f"not an exposition: it begins with {_shown(text)}")
+    first = text.lstrip().split("\n", 1)[0]
+    return ExpositionError("not_metrics", f"not an exposition: it begins with {_shown(first)}")
 
 
 def _refuse_cut_family(lines: list[str], end: int) -> None:
     """A body cut between two lines shows it where it ends in a family's head, a histogram or a summary."""
-    while lines and not lines[-1].strip():
-        lines = lines[:-1]
+    lines = [line for line in lines if line.strip()]
     comments = [comment for line in lines if (comment := _COMMENT.match(line))]
     if lines and lines[-1].startswith("# EOF"):
         return

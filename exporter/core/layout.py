@@ -97,6 +97,13 @@ class _Found:
 
     families: dict[str, dict[int, list[tuple[Spelling, Member]]]] = field(default_factory=dict)
     models: Counter[str] = field(default_factory=Counter)
+    running: set[str] = field(default_factory=set)
+
+    def name(self, served: str) -> str:
+        """The served name if it is here, else the commonest of those on num_requests_running, else of all."""
+        if served in self.models:
+            return served
+        return max(self.models, key=lambda name: (name in self.running, self.models[name]), default="")
 
 
 def arrange(layout: Layout, exposition: Exposition) -> Facts:
@@ -141,7 +148,9 @@ def _sort(series: Sequence[Series]) -> dict[_Place, _Found]:
         ranks = here.families.setdefault(family.field, {})
         ranks.setdefault(spelling.rank, []).append((spelling, Member(one.labels, spelling.part, slot)))
         if model := one.labels.get("model_name") or one.labels.get("model"):
-            here.models[model] += 1_000_000 if family.field == "running" else 1
+            here.models[model] += 1
+            if family.field == "running":
+                here.running.add(model)
     return found
 
 
@@ -163,15 +172,8 @@ def _cells(layout: Layout, found: _Found, block_size: float) -> list[Cell]:
 
 
 def _keys(places: Sequence[_Place], found: Mapping[_Place, _Found], served: str) -> Iterator[tuple[str, str]]:
-    """Name the engines: by the served name, else the name on num_requests_running, else the commonest.
-
-    Where replicas behind one Ray agent would share a key, the replica's id is added to the engine.
-    """
-    names = []
-    for place in places:
-        models = found[place].models
-        name = served if served in models else next((model for model, _ in models.most_common(1)), "")
-        names.append(name[:MAX_NAME])
+    """The identities. Where replicas behind one Ray agent would share one, the replica's id joins the engine."""
+    names = [found[place].name(served)[:MAX_NAME] for place in places]
     taken = Counter(zip(names, (place.engine for place in places), strict=True))
     for place, name in zip(places, names, strict=True):
         twice = taken[name, place.engine] > 1 and place.replica

@@ -63,17 +63,22 @@ def follow(skeleton: Skeleton, blocks: Blocks) -> list[int] | None:
             if slots is None:
                 return None
             changed.extend(slots)
-        elif not middle.startswith(rows.name) or middle.count(b"\n") != middle.count(b"\n" + rows.name):
+        elif not _are_all(middle, rows.name):
             return None
     skeleton.blocks = blocks
     return changed
 
 
 def _middle(text: bytes, rows: Rows) -> bytes | None:
-    """The lines between head and tail; text that is not ASCII is left to the decoder."""
-    if not (text.isascii() and text.startswith(rows.head) and text.endswith(rows.tail)):
+    """The lines between head and tail, if those are unchanged."""
+    if not (text.startswith(rows.head) and text.endswith(rows.tail)):
         return None
     return text[len(rows.head) : len(text) - len(rows.tail)]
+
+
+def _are_all(lines: bytes, name: bytes) -> bool:
+    """Whether every line begins with the name; text that is not ASCII is left to the decoder."""
+    return lines.isascii() and lines.startswith(name) and lines.count(b"\n") == lines.count(b"\n" + name)
 
 
 def _take(values: list[float], middle: bytes, rows: Rows) -> Iterator[int] | None:

@@ -139,7 +139,6 @@ class Limits(_Model):
     """What one target may cost."""
 
     body: Size = 16 * 1024**2
-    series: Annotated[int, Field(gt=0)] = 200_000
     targets: Annotated[int, Field(gt=0, le=MAX_TARGETS)] = 5_000
 
 

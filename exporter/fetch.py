@@ -31,7 +31,6 @@ _HEADERS = {
     "User-Agent": f"vllm-vitals/{__version__}",
 }
 _BY_ERRNO = {
-    errno.ECONNREFUSED: "refused",
     errno.EHOSTUNREACH: "unreachable",
     errno.ENETUNREACH: "unreachable",
     errno.EHOSTDOWN: "unreachable",
@@ -240,6 +239,9 @@ def _classify(error: Exception, started: bool) -> FetchError:
         return FetchError("truncated", f"the body ended early: {text}")
     if isinstance(error, aiohttp.ClientConnectorError):
         cause = error.os_error
+        if cause.errno == errno.ECONNREFUSED:
+            where = f"{error.host}:{error.port} refuses connections"
+            return FetchError("refused", f"{where}; vLLM opens its port only once the model is loaded")
         return FetchError(_BY_ERRNO.get(cause.errno or 0) or reasons.of_text(str(cause))[0], _words(cause))
     if isinstance(error, aiohttp.ServerDisconnectedError):
         return FetchError("protocol", "the server closed the connection without an answer")

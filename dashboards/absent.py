@@ -16,7 +16,7 @@ _RAW = re.compile(r"\bvllm:\w+")
 
 
 def explain_absent(dashboard: dict[str, Any], site: Site) -> dict[str, Any]:
-    """The dashboard with the reason appended where native mode has no data for a panel. Stat tiles are too small for it."""
+    """The dashboard with the reason where native mode has no data for a panel. Tiles are too small for it."""
     if not site.native:
         return dashboard
     return dashboard | {"panels": [_explained(panel) for panel in dashboard["panels"]]}

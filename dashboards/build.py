@@ -1,7 +1,7 @@
 """Writes every dashboard as JSON, or says how the committed files differ: ``python -m dashboards.build [--check]``.
 
-Input: the dashboard modules and who feeds the Prometheus. Output: ``<uid>.json`` files. Invariant: the same source gives
-the same bytes.
+Input: the dashboard modules and whom to build for. Output: ``<uid>.json`` files. Invariant: the same source gives the
+same bytes.
 """
 
 import difflib
@@ -44,13 +44,19 @@ def drift(files: dict[str, str], out: Path) -> list[str]:
         old = path.read_text(encoding="utf-8") if path.exists() else ""
         if old != text:
             found.append("".join(difflib.unified_diff(old.splitlines(True), text.splitlines(True), str(path), "built")))
-    return found + [f"{path}: no dashboard of this name\n" for path in sorted(out.glob("*.json")) if path.name not in files]
+    return found + [
+        f"{path}: no dashboard of this name\n" for path in sorted(out.glob("*.json")) if path.name not in files
+    ]
 
 
 @click.command()
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 and show a diff where the files are out of date.")
-@click.option("--mode", default="daemon,native", show_default=True, help="Who feeds Prometheus: daemon, native, or both.")
-@click.option("--config", "config_file", type=click.Path(path_type=Path, dir_okay=False), help="The alert config (YAML).")
+@click.option(
+    "--mode", default="daemon,native", show_default=True, help="Who feeds Prometheus: daemon, native, or both."
+)
+@click.option(
+    "--config", "config_file", type=click.Path(path_type=Path, dir_okay=False), help="The alert config (YAML)."
+)
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=OUT, help="Where the files go.")
 def main(check: bool, mode: str, config_file: Path | None, out: Path) -> None:
     """Build the Grafana dashboards."""
@@ -64,7 +70,9 @@ def main(check: bool, mode: str, config_file: Path | None, out: Path) -> None:
         different = drift(files, out)
         sys.stdout.write("".join(different))
         if different:
-            raise click.ClickException(f"{len(different)} dashboard(s) are out of date; run: python -m dashboards.build")
+            raise click.ClickException(
+                f"{len(different)} dashboard(s) are out of date; run: python -m dashboards.build"
+            )
         return
     out.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():

@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from dashboards import links, states, theme
+from dashboards import links, looks, panels, states, theme
 from dashboards.marks import incidents
+from dashboards.panels import Panel, Query
 from dashboards.promql import BY_ENGINE, ENGINE_LEGEND, folded_target, gauge, rate, total, worst
 from dashboards.site import Site
-from dashboards.theme import Query, Row
+from dashboards.theme import Row
 from exporter.core.snapshot import State
 
 _BANDS = (1, 5, 9, 17, 25, 33, 49, 65, 97, 129, 257)
@@ -23,7 +24,8 @@ def build(site: Site) -> dict[str, Any]:
     )
     return theme.dashboard(
         links.CAPACITY,
-        "How much room is left at the peak, what more concurrency would buy, and where the trend goes. Look at a week; the written review says the same in words.",
+        "How much room is left at the peak, what more concurrency would buy, and where the trend goes. Look at a "
+        "week; the written review says the same in words.",
         rows,
         annotations=(incidents(),),
         since="now-6h",
@@ -39,44 +41,72 @@ def _slots() -> str:
     return folded_target("server_setting", 'name="max_num_seqs"')
 
 
-def _headroom(site: Site) -> tuple[theme.Panel, ...]:
+def _headroom(site: Site) -> tuple[Panel, ...]:
     kv = f"min(1 - max_over_time({gauge('kv_cache_usage_max_ratio')}[{_PEAK}]))"
     slots = f"min(1 - max_over_time(({_slots_used()})[{_PEAK}]))"
     return (
-        theme.stat(
+        panels.stat(
             "KV cache left",
-            "What was free at the fullest moment of the range, on the fullest engine. At 10 % and less, the next burst evicts.",
-            [Query(kv, instant=True)], "percentunit", "not reported", levels=site.scale.kv_left, decimals=0,
+            "What was free at the fullest moment of the range, on the fullest engine. At 10 % and less, the next "
+            "burst evicts.",
+            [Query(kv, instant=True)],
+            "percentunit",
+            "not reported",
+            levels=site.scale.kv_left,
+            decimals=0,
         ),
-        theme.stat(
+        panels.stat(
             "Slots left",
-            "Free share of max_num_seqs at the busiest moment. None left with KV to spare: raise max_num_seqs. None left and KV full: add replicas.",
-            [Query(slots, instant=True)], "percentunit", "cap not known", levels=site.scale.slots_left, decimals=0,
+            "Free share of max_num_seqs at the busiest moment. None left with KV to spare: raise max_num_seqs. None "
+            "left and KV full: add replicas.",
+            [Query(slots, instant=True)],
+            "percentunit",
+            "cap not known",
+            levels=site.scale.slots_left,
+            decimals=0,
         ),
-        theme.stat(
+        panels.stat(
             "KV demand, peak",
-            "What KV usage would have been if everything that waited ran too. Above 100 % the cache is too small for the peak.",
+            "What KV usage would have been if everything that waited ran too. Above 100 % the cache is too small for "
+            "the peak.",
             [Query(f"max(max_over_time({gauge('kv_cache_demand_ratio')}[{_PEAK}]))", instant=True)],
-            "percentunit", "not known", levels=site.scale.kv_demand, decimals=0,
+            "percentunit",
+            "not known",
+            levels=site.scale.kv_demand,
+            decimals=0,
         ),
-        theme.stat(
+        panels.stat(
             "Full-length requests that fit",
-            "How many requests of max_model_len the smallest KV cache holds at once. Below max_num_seqs, long requests can evict each other.",
-            [Query(f"min({gauge('kv_cache_full_windows')})", instant=True)], "none", "not known", decimals=1,
+            "How many requests of max_model_len the smallest KV cache holds at once. Below max_num_seqs, long "
+            "requests can evict each other.",
+            [Query(f"min({gauge('kv_cache_full_windows')})", instant=True)],
+            "none",
+            "not known",
+            decimals=1,
         ),
-        theme.stat(
+        panels.stat(
             "Peak requests/s",
-            "Most finished requests per second over five minutes, all engines chosen together: what the next size must carry, plus one replica.",
-            [Query(f"max_over_time(sum({rate('responses_total', over='5m', keep=('finished_reason',))})[{_PEAK}])", instant=True)],
-            "reqps", "no responses", decimals=2,
+            "Most finished requests per second over five minutes, all engines chosen together: what the next size "
+            "must carry, plus one replica.",
+            [
+                Query(
+                    f"max_over_time(sum({rate('responses_total', over='5m', keep=('finished_reason',))})[{_PEAK}])",
+                    instant=True,
+                )
+            ],
+            "reqps",
+            "no responses",
+            decimals=2,
         ),
-        theme.stat(
+        panels.stat(
             "Peak useful tokens/s",
             "Most useful tokens per second of all engines chosen together.",
             [Query(f"max_over_time(sum({gauge('useful_tokens_per_second')})[{_PEAK}])", instant=True)],
-            "short", "no tokens", decimals=0,
+            "short",
+            "no tokens",
+            decimals=0,
         ),
-    )  # fmt: skip
+    )
 
 
 def _banded(value: str) -> list[Query]:
@@ -86,83 +116,129 @@ def _banded(value: str) -> list[Query]:
     for low, high in zip(_BANDS, (*_BANDS[1:], None), strict=True):
         within = f"{running} >= {low}" + (f" < {high}" if high else "")
         name = f"{low}+" if high is None else f"{low}–{high - 1}" if high - low > 1 else f"{low}"
-        queries.append(Query(f"avg(avg_over_time(({value} and on ({BY_ENGINE}) ({within}))[{_PEAK}]))", f"{name} running", instant=True))
+        queries.append(
+            Query(
+                f"avg(avg_over_time(({value} and on ({BY_ENGINE}) ({within}))[{_PEAK}]))",
+                f"{name} running",
+                instant=True,
+            )
+        )
     return queries
 
 
-def _knee(site: Site) -> tuple[theme.Panel, ...]:
+def _knee(site: Site) -> tuple[Panel, ...]:
     return (
-        theme.bars(
+        panels.bars(
             "Useful tokens per second, by concurrency",
-            "Mean useful rate of an engine while so many requests ran. Where the bars stop growing is the knee: more sequences than that only add waiting. If the last bar still grows, max_num_seqs may go up.",
-            _banded(gauge("useful_tokens_per_second")), "short", "No request ran in this range.", width=8, height=9,
+            "Mean useful rate of an engine while so many requests ran. Where the bars stop growing is the knee: more "
+            "sequences than that only add waiting. If the last bar still grows, max_num_seqs may go up.",
+            _banded(gauge("useful_tokens_per_second")),
+            "short",
+            "No request ran in this range.",
+            width=8,
+            height=9,
         ),
-        theme.bars(
+        panels.bars(
             "Time per token p99, by concurrency",
-            "What more concurrency costs each user, at the same counts. Choose the highest band whose bar is within your objective.",
-            _banded(gauge("tpot_p99_seconds", 'source="request"', 'bound="estimate"')), "s", "No request finished in this range.",
-            width=8, height=9, levels=site.scale.tpot,
+            "What more concurrency costs each user, at the same counts. Choose the highest band whose bar is within "
+            "your objective.",
+            _banded(gauge("tpot_p99_seconds", 'source="request"', 'bound="estimate"')),
+            "s",
+            "No request finished in this range.",
+            width=8,
+            height=9,
+            levels=site.scale.tpot,
         ),
-        theme.bars(
+        panels.bars(
             "Preemptions per second, by concurrency",
             "Where evictions begin is the most that this KV cache carries with these lengths.",
-            _banded(gauge("preemptions_per_second")), "ops", "No request ran in this range.", width=8, height=9,
+            _banded(gauge("preemptions_per_second")),
+            "ops",
+            "No request ran in this range.",
+            width=8,
+            height=9,
         ),
-    )  # fmt: skip
+    )
 
 
-def _trend(site: Site) -> tuple[theme.Panel, ...]:
+def _trend(site: Site) -> tuple[Panel, ...]:
     def peak(of: str, ago: str = "") -> str:
         return f"max_over_time({of}[1h:1m]{ago and f' offset {ago}'})"
 
     kv = worst(gauge("kv_cache_usage_max_ratio"))
     throughput = total(gauge("useful_tokens_per_second"))
     return (
-        theme.timeseries(
+        panels.timeseries(
             "KV cache, hourly peak",
-            "The fullest engine of each model over the hour before, and the same a week ago (dashed). Look for peaks that rise from week to week, not for one high hour.",
+            "The fullest engine of each model over the hour before, and the same a week ago (dashed). Look for peaks "
+            "that rise from week to week, not for one high hour.",
             [Query(peak(kv), "{{model_name}}"), Query(peak(kv, "1w"), "a week ago: {{model_name}}")],
-            "percentunit", "No engine reports KV usage.", levels=site.scale.kv_usage, high=1, overrides=[_past()],
+            "percentunit",
+            "No engine reports KV usage.",
+            levels=site.scale.kv_usage,
+            high=1,
+            overrides=[_past()],
         ),
-        theme.timeseries(
+        panels.timeseries(
             "Slots used, hourly peak",
-            "Largest share of max_num_seqs in use over the hour before. At 100 % requests queue, whatever the KV cache says.",
+            "Largest share of max_num_seqs in use over the hour before. At 100 % requests queue, whatever the KV "
+            "cache says.",
             [Query(peak(f"({worst(_slots_used())})"), "{{model_name}}")],
-            "percentunit", "max_num_seqs is not known: give the start-up log or set it in the config.", high=1,
+            "percentunit",
+            "max_num_seqs is not known: give the start-up log or set it in the config.",
+            high=1,
         ),
-        theme.timeseries(
+        panels.timeseries(
             "Useful tokens per second, hourly peak",
-            "All engines of each model together, and the same a week ago (dashed). The growth of this line is what you plan for.",
+            "All engines of each model together, and the same a week ago (dashed). The growth of this line is what "
+            "you plan for.",
             [Query(peak(throughput), "{{model_name}}"), Query(peak(throughput, "1w"), "a week ago: {{model_name}}")],
-            "short", "No tokens were produced in this range.", overrides=[_past()],
+            "short",
+            "No tokens were produced in this range.",
+            overrides=[_past()],
         ),
-    )  # fmt: skip
+    )
 
 
 def _past() -> dict[str, Any]:
-    return theme.by_regex("^a week ago", custom__lineStyle={"fill": "dash", "dash": [8, 8]}, custom__fillOpacity=0)
+    return looks.by_regex("^a week ago", custom__lineStyle={"fill": "dash", "dash": [8, 8]}, custom__fillOpacity=0)
 
 
-def _cost(site: Site) -> tuple[theme.Panel, ...]:
+def _cost(site: Site) -> tuple[Panel, ...]:
     lost = f"avg by (model_name) (avg_over_time({gauge('recompute_tax_ratio')}[{_PEAK}]))"
     bad = states.matcher(*(state for state in State if state.severity in ("critical", "warning")))
     minutes = f"sum by (state) (avg_over_time({gauge('state', bad, keep=('state',))}[{_PEAK}])) * $__range_s > 0"
     return (
-        theme.bars(
+        panels.bars(
             "Engine time in each troubled state",
             "Time that engines spent in each state that is not healthy, added up over the engines chosen.",
-            [Query(f"sort_desc({minutes})", "{{state}}", instant=True)], "s", "No engine was in trouble in this range.", height=7,
-            overrides=[theme.by_name(state.value, colour=states.COLOURS[state], displayName=states.words(state)) for state in State],
+            [Query(f"sort_desc({minutes})", "{{state}}", instant=True)],
+            "s",
+            "No engine was in trouble in this range.",
+            height=7,
+            overrides=[
+                looks.by_name(state.value, colour=states.COLOURS[state], displayName=states.words(state))
+                for state in State
+            ],
         ),
-        theme.bars(
+        panels.bars(
             "Work lost to recomputation",
-            "Mean recompute tax over the range: this share of the GPUs did the same work again. Multiply by their price.",
-            [Query(lost, "{{model_name}}", instant=True)], "percentunit", "No work was done in this range.", height=7, high=1,
+            "Mean recompute tax over the range: this share of the GPUs did the same work again. Multiply by their "
+            "price.",
+            [Query(lost, "{{model_name}}", instant=True)],
+            "percentunit",
+            "No work was done in this range.",
+            height=7,
+            high=1,
             levels=site.scale.recompute_tax,
         ),
-        theme.timeseries(
+        panels.timeseries(
             "KV capacity in tokens",
-            "What each engine's cache holds. It falls when a model, a length limit or gpu_memory_utilization changes: a step here explains a step above.",
-            [Query(gauge("kv_cache_capacity_tokens"), ENGINE_LEGEND)], "short", "The server does not say how large its cache is.", height=7,
+            "What each engine's cache holds. It falls when a model, a length limit or gpu_memory_utilization "
+            "changes: a step here explains a step above.",
+            [Query(gauge("kv_cache_capacity_tokens"), ENGINE_LEGEND)],
+            "short",
+            "The server does not say how large its cache is.",
+            height=7,
         ),
-    )  # fmt: skip
+    )

@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from dashboards import links, states, theme
+from dashboards import links, looks, panels, states, theme
 from dashboards.marks import incidents, state_changes
+from dashboards.panels import Column, Panel, Query
 from dashboards.promql import BY_ENGINE, ENGINE_LEGEND, folded_target, gauge, of_engine, quantile, rate
 from dashboards.site import Site
-from dashboards.theme import Column, Query, Row
+from dashboards.theme import Row
 
 _NAMED = ENGINE_LEGEND
 _PROOF = ('source="request"', 'bound="lower"')
@@ -23,177 +24,268 @@ def build(site: Site) -> dict[str, Any]:
     )
     return theme.dashboard(
         links.ENGINE,
-        "Why is this engine slow, and which knob first? Choose one engine above; with several chosen, tiles show the worst.",
+        "Why is this engine slow, and which knob first? Choose one engine above; with several chosen, tiles show the "
+        "worst.",
         rows,
         annotations=(incidents(), state_changes(shown=True)),
     )
 
 
-def _signs(site: Site) -> tuple[theme.Panel, ...]:
+def _signs(site: Site) -> tuple[Panel, ...]:
     return (
-        theme.stat(
+        panels.stat(
             "State",
-            "The state of the worst engine chosen. Its evidence and advice are below; the runbook of its alert has the steps.",
-            [Query(states.worst_rank(by=""), instant=True)], "none", "no engine seen", mappings=states.mappings(),
+            "The state of the worst engine chosen. Its evidence and advice are below; the runbook of its alert has "
+            "the steps.",
+            [Query(states.worst_rank(by=""), instant=True)],
+            "none",
+            "no engine seen",
+            mappings=states.mappings(),
         ),
-        theme.stat(
+        panels.stat(
             "1 · R, preemptions per finish",
-            "Evictions per finished request, over the shortest window with 20 finishes. Yellow: evictions feed on themselves. Red, with a high recompute tax: a death spiral. Absent while too little has finished to judge.",
+            "Evictions per finished request, over the shortest window with 20 finishes. Yellow: evictions feed on "
+            "themselves. Red, with a high recompute tax: a death spiral. Absent while too little has finished to "
+            "judge.",
             [Query(f"max({gauge('preemptions_per_completion')})", instant=True)],
-            "none", "too few finishes", levels=site.scale.preemptions_per_completion, decimals=2,
+            "none",
+            "too few finishes",
+            levels=site.scale.preemptions_per_completion,
+            decimals=2,
         ),
-        theme.stat(
+        panels.stat(
             "2 · KV cache, max",
-            "Largest KV cache usage over the window. Above the limit a burst evicts. Full without preemption is only well used.",
+            "Largest KV cache usage over the window. Above the limit a burst evicts. Full without preemption is only "
+            "well used.",
             [Query(f"max({gauge('kv_cache_usage_max_ratio')})", instant=True)],
-            "percentunit", "not reported", levels=site.scale.kv_usage, decimals=0,
+            "percentunit",
+            "not reported",
+            levels=site.scale.kv_usage,
+            decimals=0,
         ),
-        theme.stat(
+        panels.stat(
             "3 · Tail ratio p99 / p50",
-            "Lower bound of p99 over p50 time per token. Above the limit, some users stall while the median looks well.",
+            "Lower bound of p99 over p50 time per token. Above the limit, some users stall while the median looks "
+            "well.",
             [Query(f"max({gauge('tpot_p99_p50_ratio', *_PROOF)})", instant=True)],
-            "none", "not resolvable", levels=site.scale.tail_ratio, decimals=1,
+            "none",
+            "not resolvable",
+            levels=site.scale.tail_ratio,
+            decimals=1,
         ),
-        theme.stat(
+        panels.stat(
             "4 · Truncated at the cap",
-            "Share of responses that end by length over the slow window. Users get half an answer; see Workload for which cap cut them.",
+            "Share of responses that end by length over the slow window. Users get half an answer; see Workload for "
+            "which cap cut them.",
             [Query(f"max({gauge('truncated_ratio')})", instant=True)],
-            "percentunit", "no responses", levels=site.scale.truncated, decimals=0,
+            "percentunit",
+            "no responses",
+            levels=site.scale.truncated,
+            decimals=0,
         ),
-        theme.stat(
+        panels.stat(
             "5 · Recompute tax",
             "Estimated share of the work that redoes what preemption threw away. Red is the level of a death spiral.",
             [Query(f"max({gauge('recompute_tax_ratio')})", instant=True)],
-            "percentunit", "not known", levels=site.scale.recompute_tax, decimals=0,
+            "percentunit",
+            "not known",
+            levels=site.scale.recompute_tax,
+            decimals=0,
         ),
-    )  # fmt: skip
+    )
 
 
-def _verdict(site: Site) -> tuple[theme.Panel, ...]:
+def _verdict(site: Site) -> tuple[Panel, ...]:
     advice = gauge("advice", keep=("knob", "direction")) + " == 1"
     setting = folded_target("server_setting", keep=("name",))
     return (
-        theme.state_timeline(
+        panels.state_timeline(
             "State over time",
-            "Which state held when. The blue marks on every chart are the same changes; line them up with the curves below to see the cause.",
-            [Query(states.worst_rank(), _NAMED)], "No engine has been seen in this range.", states.mappings(), height=6,
+            "Which state held when. The blue marks on every chart are the same changes; line them up with the curves "
+            "below to see the cause.",
+            [Query(states.worst_rank(), _NAMED)],
+            "No engine has been seen in this range.",
+            states.mappings(),
+            height=6,
         ),
-        theme.table(
+        panels.table(
             "Advice in force",
-            "The knob to turn, from the state and its numbers. 'Now' items need no restart. Turn one knob at a time and compare; the status page and the alert say how far and what it costs.",
+            "The knob to turn, from the state and its numbers. 'Now' items need no restart. Turn one knob at a time "
+            "and compare; the status page and the alert say how far and what it costs.",
             [advice],
-            [Column("model_name", "Model"), Column("engine", "Engine", width=70), Column("knob", "Knob"), Column("direction", "Direction", width=85)],
-            "No advice: nothing needs a knob now.", width=13, height=7, sort="Knob",
+            [
+                Column("model_name", "Model"),
+                Column("engine", "Engine", width=70),
+                Column("knob", "Knob"),
+                Column("direction", "Direction", width=85),
+            ],
+            "No advice: nothing needs a knob now.",
+            width=13,
+            height=7,
+            sort="Knob",
         ),
-        theme.table(
+        panels.table(
             "Settings of the server",
-            "What the server really runs with, from its metrics and its start-up log. Compare with what you meant to set.",
-            [setting], [Column("target", "Server"), Column("name", "Setting"), Column("Value", "Value", "none", width=110)],
-            "The server's metrics carry no settings and no start-up log is read.", width=11, height=7, sort="Setting",
+            "What the server really runs with, from its metrics and its start-up log. Compare with what you meant to "
+            "set.",
+            [setting],
+            [Column("target", "Server"), Column("name", "Setting"), Column("Value", "Value", "none", width=110)],
+            "The server's metrics carry no settings and no start-up log is read.",
+            width=11,
+            height=7,
+            sort="Setting",
         ),
-    )  # fmt: skip
+    )
 
 
-def _load(site: Site) -> tuple[theme.Panel, ...]:
+def _load(site: Site) -> tuple[Panel, ...]:
     waiting = gauge("requests_waiting", keep=("reason",))
     slots = folded_target("server_setting", 'name="max_num_seqs"')
     return (
-        theme.timeseries(
+        panels.timeseries(
             "Running and waiting",
-            "Requests in the batch and in the queue, by why they wait: capacity is slots or KV; deferred is remote KV, LoRA or grammar. Running at the dashed max_num_seqs with free KV means that slots are the limit.",
+            "Requests in the batch and in the queue, by why they wait: capacity is slots or KV; deferred is remote "
+            "KV, LoRA or grammar. Running at the dashed max_num_seqs with free KV means that slots are the limit.",
             [
                 Query(gauge("requests_running"), of_engine("running")),
                 Query(waiting, of_engine("waiting: {{reason}}")),
                 Query(slots, "max_num_seqs · {{target}}"),
             ],
-            "short", "No engine has been seen in this range.", overrides=[theme.reference_line("max_num_seqs")],
+            "short",
+            "No engine has been seen in this range.",
+            overrides=[looks.reference_line("max_num_seqs")],
         ),
-        theme.timeseries(
+        panels.timeseries(
             "KV cache: usage and demand",
-            "Maximum usage over the window, and what usage would be if everything that waits ran too. Demand above 100 % means that the cache is too small for this load: expect preemption, not just a queue.",
+            "Maximum usage over the window, and what usage would be if everything that waits ran too. Demand above "
+            "100 % means that the cache is too small for this load: expect preemption, not just a queue.",
             [
                 Query(gauge("kv_cache_usage_max_ratio"), of_engine("usage, max")),
                 Query(gauge("kv_cache_usage_ratio"), of_engine("usage, at the scrape")),
                 Query(gauge("kv_cache_demand_ratio"), of_engine("demand")),
             ],
-            "percentunit", "The server reports no KV usage.", levels=site.scale.kv_demand,
+            "percentunit",
+            "The server reports no KV usage.",
+            levels=site.scale.kv_demand,
         ),
-        theme.timeseries(
+        panels.timeseries(
             "Tokens per second against the usual",
-            "What is generated, what prompts need, and the useful sum of both without recomputation. Useful well below its usual level (dashed: the median at this concurrency and length, last day) is harm; prompt work far above generation starves decode.",
+            "What is generated, what prompts need, and the useful sum of both without recomputation. Useful well "
+            "below its usual level (dashed: the median at this concurrency and length, last day) is harm; prompt "
+            "work far above generation starves decode.",
             [
                 Query(gauge("useful_tokens_per_second"), of_engine("useful")),
                 Query(rate("generation_tokens_total"), of_engine("generation")),
                 Query(rate("prompt_tokens_computed_total"), of_engine("prompt, computed")),
                 Query(gauge("useful_tokens_baseline_per_second"), of_engine("usual")),
             ],
-            "short", "No tokens were produced in this range.", overrides=[theme.reference_line("usual")],
+            "short",
+            "No tokens were produced in this range.",
+            overrides=[looks.reference_line("usual")],
         ),
-    )  # fmt: skip
+    )
 
 
-def _preemption(site: Site) -> tuple[theme.Panel, ...]:
+def _preemption(site: Site) -> tuple[Panel, ...]:
     return (
-        theme.timeseries(
+        panels.timeseries(
             "R, preemptions per finished request",
-            "Healthy engines were measured at 0.07 to 0.24, thrashing from 0.66, spirals above 10. Lines are the levels of thrashing and of a spiral.",
+            "Healthy engines were measured at 0.07 to 0.24, thrashing from 0.66, spirals above 10. Lines are the "
+            "levels of thrashing and of a spiral.",
             [Query(gauge("preemptions_per_completion"), _NAMED)],
-            "none", "Fewer than 20 finishes in ten minutes: R is not known.", levels=site.scale.preemptions_per_completion, width=6,
+            "none",
+            "Fewer than 20 finishes in ten minutes: R is not known.",
+            levels=site.scale.preemptions_per_completion,
+            width=6,
         ),
-        theme.timeseries(
+        panels.timeseries(
             "Preemptions and stall gaps",
-            "Evictions per second, and gaps over one second between two tokens of a request: where users see the evictions.",
-            [Query(gauge("preemptions_per_second"), of_engine("preemptions")), Query(gauge("stall_gaps_per_second"), of_engine("stall gaps over 1 s"))],
-            "ops", "The server reports neither preemptions nor token gaps.", width=6,
+            "Evictions per second, and gaps over one second between two tokens of a request: where users see the "
+            "evictions.",
+            [
+                Query(gauge("preemptions_per_second"), of_engine("preemptions")),
+                Query(gauge("stall_gaps_per_second"), of_engine("stall gaps over 1 s")),
+            ],
+            "ops",
+            "The server reports neither preemptions nor token gaps.",
+            width=6,
         ),
-        theme.timeseries(
+        panels.timeseries(
             "Requests preempted twice or more",
-            "Share of finished requests evicted at least twice. Evicting the same request again is what makes a loop; healthy engines stay under 6 %.",
+            "Share of finished requests evicted at least twice. Evicting the same request again is what makes a "
+            "loop; healthy engines stay under 6 %.",
             [Query(gauge("repeat_preemption_ratio"), _NAMED)],
-            "percentunit", "Nothing finished, or vLLM is older than 0.30 and does not say.", levels=site.scale.repeat_share, width=6,
+            "percentunit",
+            "Nothing finished, or vLLM is older than 0.30 and does not say.",
+            levels=site.scale.repeat_share,
+            width=6,
         ),
-        theme.timeseries(
+        panels.timeseries(
             "Recompute tax, with bounds",
-            "Estimated share of work that is recomputation, between its lower and upper bound. vLLM's own counters leave it out.",
+            "Estimated share of work that is recomputation, between its lower and upper bound. vLLM's own counters "
+            "leave it out.",
             [
                 Query(gauge("recompute_tax_ratio"), of_engine("estimate")),
                 Query(gauge("recompute_tax_lower_ratio"), of_engine("lower bound")),
                 Query(gauge("recompute_tax_upper_ratio"), of_engine("upper bound")),
             ],
-            "percentunit", "No work was done in this range.", levels=site.scale.recompute_tax, width=6,
-            overrides=[theme.reference_line("lower bound"), theme.reference_line("upper bound")],
+            "percentunit",
+            "No work was done in this range.",
+            levels=site.scale.recompute_tax,
+            width=6,
+            overrides=[looks.reference_line("lower bound"), looks.reference_line("upper bound")],
         ),
-    )  # fmt: skip
+    )
 
 
-def _latency(site: Site) -> tuple[theme.Panel, ...]:
+def _latency(site: Site) -> tuple[Panel, ...]:
     return (
-        theme.timeseries(
+        panels.timeseries(
             "Time to first token",
-            "From arrival to the first token, queueing included. The line is the objective. p99 far above p50 with a queue: slots or KV are short.",
+            "From arrival to the first token, queueing included. The line is the objective. p99 far above p50 with a "
+            "queue: slots or KV are short.",
             [Query(quantile(q, "ttft_seconds", site, BY_ENGINE), of_engine(f"p{q * 100:g}")) for q in (0.5, 0.9, 0.99)],
-            "s", "No request got its first token in this range.", levels=site.scale.ttft, width=6,
+            "s",
+            "No request got its first token in this range.",
+            levels=site.scale.ttft,
+            width=6,
         ),
-        theme.timeseries(
+        panels.timeseries(
             "Time per output token",
-            "Per finished request: what a reader sees as speed. Interpolated inside vLLM's buckets, so small changes may be rounding.",
+            "Per finished request: what a reader sees as speed. Interpolated inside vLLM's buckets, so small changes "
+            "may be rounding.",
             [Query(quantile(q, "tpot_seconds", site, BY_ENGINE), of_engine(f"p{q * 100:g}")) for q in (0.5, 0.9, 0.99)],
-            "s", "No request finished, or vLLM is older than 0.11.", levels=site.scale.tpot, width=6,
+            "s",
+            "No request finished, or vLLM is older than 0.11.",
+            levels=site.scale.tpot,
+            width=6,
         ),
-        theme.timeseries(
+        panels.timeseries(
             "Tail ratio p99 / p50, with bounds",
-            "How much slower the slowest 1 % of requests get their tokens. Only the lower bound is proof: alerts use it.",
+            "How much slower the slowest 1 % of requests get their tokens. Only the lower bound is proof: alerts use "
+            "it.",
             [
                 Query(gauge("tpot_p99_p50_ratio", 'source="request"', keep=("bound",)), of_engine("{{bound}}")),
             ],
-            "none", "Too few requests, or both quantiles lie in the same bucket.", levels=site.scale.tail_ratio, width=6,
-            overrides=[theme.reference_line("upper")],
+            "none",
+            "Too few requests, or both quantiles lie in the same bucket.",
+            levels=site.scale.tail_ratio,
+            width=6,
+            overrides=[looks.reference_line("upper")],
         ),
-        theme.timeseries(
+        panels.timeseries(
             "In flight and abandoned",
-            "Tokens since the last finish per request present: some request has made about that many, so a runaway shows here before it ends. Abandoned (right axis): clients that gave up per second.",
-            [Query(gauge("inflight_output_tokens_estimate"), of_engine("tokens in flight")), Query(gauge("abandoned_requests_per_second"), of_engine("abandoned"))],
-            "short", "No tokens since the server started.", width=6,
-            overrides=[theme.by_regex("^abandoned", unit="reqps", custom__axisPlacement="right", custom__axisSoftMax=1)],
+            "Tokens since the last finish per request present: some request has made about that many, so a runaway "
+            "shows here before it ends. Abandoned (right axis): clients that gave up per second.",
+            [
+                Query(gauge("inflight_output_tokens_estimate"), of_engine("tokens in flight")),
+                Query(gauge("abandoned_requests_per_second"), of_engine("abandoned")),
+            ],
+            "short",
+            "No tokens since the server started.",
+            width=6,
+            overrides=[
+                looks.by_regex("^abandoned", unit="reqps", custom__axisPlacement="right", custom__axisSoftMax=1)
+            ],
         ),
-    )  # fmt: skip
+    )

@@ -1,7 +1,7 @@
 """A pass for fleets where host:port and model alone name no engine: adds the config's identity labels everywhere.
 
-Input: a finished dashboard and labels such as ``("cluster",)``. Output: the same with each label in every fold, selector,
-legend, table, link and as a variable. Invariant: without labels the dashboard is unchanged.
+Input: a finished dashboard and labels such as ``("cluster",)``. Output: the same with each label in every fold,
+selector, legend, table, link and as a variable. Invariant: without labels the dashboard is unchanged.
 """
 
 import re
@@ -43,7 +43,11 @@ def legend(text: str, labels: Sequence[str]) -> str:
 
 def _variable(template: dict[str, Any], label: str) -> dict[str, Any]:
     query = template["query"]["query"].replace(", target)", f", {label})")
-    return template | {"name": label, "label": label.capitalize(), "query": {"query": query, "refId": f"Variable-{label}"}}
+    return template | {
+        "name": label,
+        "label": label.capitalize(),
+        "query": {"query": query, "refId": f"Variable-{label}"},
+    }
 
 
 def _narrowed(variable: dict[str, Any], labels: Sequence[str]) -> dict[str, Any]:
@@ -54,8 +58,7 @@ def _narrowed(variable: dict[str, Any], labels: Sequence[str]) -> dict[str, Any]
 
 
 def _annotation(mark: dict[str, Any], labels: Sequence[str]) -> dict[str, Any]:
-    target = mark["target"] | {"expr": expression(mark["target"]["expr"], labels)}
-    return mark | {"target": target, "textFormat": legend(mark["textFormat"], labels)}
+    return mark | {"expr": expression(mark["expr"], labels), "textFormat": legend(mark["textFormat"], labels)}
 
 
 def _panel(panel: dict[str, Any], labels: Sequence[str]) -> dict[str, Any]:
@@ -64,7 +67,8 @@ def _panel(panel: dict[str, Any], labels: Sequence[str]) -> dict[str, Any]:
     widened: dict[str, Any] = _links(panel, labels)
     return widened | {
         "targets": [
-            target | {"expr": expression(target["expr"], labels), "legendFormat": legend(target["legendFormat"], labels)}
+            target
+            | {"expr": expression(target["expr"], labels), "legendFormat": legend(target["legendFormat"], labels)}
             for target in panel["targets"]
         ],
         "transformations": [_columns(step, labels) for step in panel["transformations"]],

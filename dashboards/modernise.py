@@ -1,7 +1,7 @@
 """From what grafanalib writes to what Grafana 11 to 13 read: one pure pass over the dashboard's JSON.
 
 Input: a dashboard as plain JSON types, as grafanalib encodes it. Output: the same dashboard in schema 41, without the
-fields that today's Grafana ignores or must migrate. Invariant: the input is not changed, and a second pass changes nothing.
+fields that today's Grafana ignores or must migrate. Invariant: the input is not changed; a second pass changes nothing.
 """
 
 from typing import Any

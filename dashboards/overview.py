@@ -3,18 +3,25 @@
 from dataclasses import replace
 from typing import Any
 
-from dashboards import links, promql, states, theme
+from dashboards import links, looks, panels, promql, states, theme
 from dashboards.marks import incidents, state_changes
+from dashboards.panels import Column, Panel, Query
 from dashboards.promql import ENGINE_LEGEND, gauge, quantile, total, worst
 from dashboards.site import ANY_IS_BAD, ANY_IS_ODD, Site
-from dashboards.theme import Column, Query, Row
+from dashboards.theme import Row
 
+_ALERT = "alertname, severity, target, model_name, engine"
 _ALERTS = 'ALERTS{alertstate="firing", alertname=~"VLLM.*", model_name=~"$model_name|"}'
 
 
 def build(site: Site) -> dict[str, Any]:
     """The dashboard's JSON."""
-    rows = (Row("Are users hurt?", _tiles(site)), Row("Who, worst first", _who(site)), Row("Since when", _when(site)), Row("The vital signs, worst engine of each model", _signs(site)))
+    rows = (
+        Row("Are users hurt?", _tiles(site)),
+        Row("Who, worst first", _who(site)),
+        Row("Since when", _when(site)),
+        Row("The vital signs, worst engine of each model", _signs(site)),
+    )
     return theme.dashboard(
         links.OVERVIEW,
         "Are users hurt? Which model, which engine, since when. Start here; every row leads to its engine.",
@@ -23,170 +30,238 @@ def build(site: Site) -> dict[str, Any]:
     )
 
 
-def _tiles(site: Site) -> tuple[theme.Panel, ...]:
+def _tiles(site: Site) -> tuple[Panel, ...]:
     hurting = states.matcher(*states.HURTING)
     costly = states.matcher(*states.COSTLY)
     return (
-        theme.stat(
+        panels.stat(
             "Worst state",
-            "The worst state of any engine in view. Red or purple: users wait in vain, open that engine now. Orange and yellow: work is lost, read its advice. Blue: full, not harmed.",
+            "The worst state of any engine in view. Red or purple: users wait in vain, open that engine now. Orange "
+            "and yellow: work is lost, read its advice. Blue: full, not harmed.",
             [Query(states.worst_rank(by=""), instant=True)],
-            "none", "no engine seen", mappings=states.mappings(),
+            "none",
+            "no engine seen",
+            mappings=states.mappings(),
         ),
-        theme.stat(
+        panels.stat(
             "Engines in trouble",
-            "Engines that hurt users (down, stalled, death spiral), that waste work (thrashing, starved), and all engines in view. The first must be 0.",
+            "Engines that hurt users (down, stalled, death spiral), that waste work (thrashing, starved), and all "
+            "engines in view. The first must be 0.",
             [
                 Query(f"sum({promql.gauge('state', hurting)})", "hurting", instant=True),
                 Query(f"sum({promql.gauge('state', costly)})", "wasteful", instant=True),
                 Query(f"count({promql.gauge('state')})", "all", instant=True),
             ],
-            "none", "no engine seen", named=True, levels=ANY_IS_BAD,
-            overrides=[theme.by_name("all", colour=theme.PLAIN), theme.by_name("wasteful", thresholds=theme.steps(ANY_IS_ODD))],
+            "none",
+            "no engine seen",
+            named=True,
+            levels=ANY_IS_BAD,
+            overrides=[
+                looks.by_name("all", colour=looks.PLAIN),
+                looks.by_name("wasteful", thresholds=looks.steps(ANY_IS_ODD)),
+            ],
         ),
-        theme.stat(
+        panels.stat(
             "Alerts firing",
-            "Alerts of these models that fire now, by severity. A page needs a person; a ticket can wait for the morning.",
-            [Query(f"count by (severity) (max by (alertname, severity, target, model_name, engine) ({_ALERTS}))", "{{severity}}", instant=True)],
-            "none", "none firing", named=True, levels=ANY_IS_ODD,
-            overrides=[theme.by_name("page", thresholds=theme.steps(ANY_IS_BAD))],
+            "Alerts of these models that fire now, by severity. A page needs a person; a ticket can wait for the "
+            "morning.",
+            [
+                Query(
+                    f"count by (severity) (max by (alertname, severity, target, model_name, engine) ({_ALERTS}))",
+                    "{{severity}}",
+                    instant=True,
+                )
+            ],
+            "none",
+            "none firing",
+            named=True,
+            levels=ANY_IS_ODD,
+            overrides=[looks.by_name("page", thresholds=looks.steps(ANY_IS_BAD))],
         ),
-        theme.stat(
+        panels.stat(
             "Time to first token, p99",
-            "The slowest model's p99 over the slow window. Users feel this first. Yellow and red come from the service objective; if it is high with a queue, look at Expected wait.",
+            "The slowest model's p99 over the slow window. Users feel this first. Yellow and red come from the "
+            "service objective; if it is high with a queue, look at Expected wait.",
             [Query(f"max({_ttft(site)})", instant=True)],
-            "s", "no traffic", levels=site.scale.ttft, decimals=2,
+            "s",
+            "no traffic",
+            levels=site.scale.ttft,
+            decimals=2,
         ),
-        theme.stat(
+        panels.stat(
             "Time per token, p99",
-            "The slowest model's p99 time per output token. High while the median is low: some requests stall, see the tail ratio of that engine.",
+            "The slowest model's p99 time per output token. High while the median is low: some requests stall, see "
+            "the tail ratio of that engine.",
             [Query(f"max({_tpot(site)})", instant=True)],
-            "s", "no traffic", levels=site.scale.tpot,
+            "s",
+            "no traffic",
+            levels=site.scale.tpot,
         ),
-        theme.stat(
+        panels.stat(
             "Expected wait",
-            "Waiting requests over the completion rate, of the engine where it is longest: about how long a new request will queue. Rising for ten minutes above the objective is when thrashing does harm.",
+            "Waiting requests over the completion rate, of the engine where it is longest: about how long a new "
+            "request will queue. Rising for ten minutes above the objective is when thrashing does harm.",
             [Query(f"max({gauge('expected_wait_seconds')})", instant=True)],
-            "s", "nothing waits", levels=site.scale.expected_wait, decimals=1,
+            "s",
+            "nothing waits",
+            levels=site.scale.expected_wait,
+            decimals=1,
         ),
-    )  # fmt: skip
+    )
 
 
 def _ttft(site: Site) -> str:
-    return _either(gauge("ttft_p99_seconds", 'bound="estimate"'), quantile(0.99, "ttft_seconds", replace(site, daemon=False, native=True), promql.BY_ENGINE), site)
+    return _p99(site, gauge("ttft_p99_seconds", 'bound="estimate"'), "ttft_seconds")
 
 
 def _tpot(site: Site) -> str:
-    derived = gauge("tpot_p99_seconds", 'source="request"', 'bound="estimate"')
-    return _either(derived, quantile(0.99, "tpot_seconds", replace(site, daemon=False, native=True), promql.BY_ENGINE), site)
+    return _p99(site, gauge("tpot_p99_seconds", 'source="request"', 'bound="estimate"'), "tpot_seconds")
 
 
-def _either(derived: str, raw: str, site: Site) -> str:
+def _p99(site: Site, derived: str, histogram: str) -> str:
+    """The daemon's own figure or, without a daemon, one from vLLM's buckets."""
+    raw = quantile(0.99, histogram, replace(site, daemon=False, native=True), promql.BY_ENGINE)
     return " or ".join([derived] * site.daemon + [raw] * site.native)
 
 
-def _who(site: Site) -> tuple[theme.Panel, ...]:
-    shown = (
-        ("State", states.worst_rank()),
-        ("For", f"time() - {gauge('state_since_timestamp_seconds')}"),
-        ("Running", gauge("requests_running")),
-        ("Waiting", total(gauge("requests_waiting", keep=("reason",)), promql.BY_ENGINE)),
-        ("KV max", gauge("kv_cache_usage_max_ratio")),
-        ("R", gauge("preemptions_per_completion")),
-        ("Recompute tax", gauge("recompute_tax_ratio")),
-        ("Tokens/s", gauge("useful_tokens_per_second")),
-        ("Truncated", gauge("truncated_ratio")),
-        ("Expected wait", gauge("expected_wait_seconds")),
-    )
-    looks: dict[str, dict[str, Any]] = {
-        "State": {"mappings": states.mappings(), "width": 110},
-        "For": {"unit": "dtdurations", "width": 90},
-        "Running": {"decimals": 0, "width": 75},
-        "Waiting": {"decimals": 0, "width": 75},
-        "KV max": {"unit": "percentunit", "levels": site.scale.kv_usage, "decimals": 0, "width": 75},
-        "R": {"levels": site.scale.preemptions_per_completion, "decimals": 2, "width": 65},
-        "Recompute tax": {"unit": "percentunit", "levels": site.scale.recompute_tax, "decimals": 0, "width": 115},
-        "Tokens/s": {"unit": "short", "width": 85},
-        "Truncated": {"unit": "percentunit", "levels": site.scale.truncated, "decimals": 0, "width": 90},
-        "Expected wait": {"unit": "s", "levels": site.scale.expected_wait, "width": 110},
-    }
-    link = [theme.row_to_engine()]
-    names = [Column("model_name", "Model", links=link), Column("target", "Server", links=link), Column("engine", "Engine", links=link, width=70)]
-    values = [Column(f"Value #{chr(ord('A') + i)}", name, **looks[name]) for i, (name, _) in enumerate(shown)]
-    return (
-        theme.table(
-            "Engines, worst first",
-            "One row an engine. Click a row's model, server or engine to open its page at this time. R is preemptions per finished request; the recompute tax is the share of work that redoes what preemption threw away.",
-            [expr for _, expr in shown], [values[0], *names, *values[1:]],
-            "No engine has been seen: check the targets on the dashboard of vllm-vitals itself.", sort="State", width=24, height=7,
-        ),
+def _who(site: Site) -> tuple[Panel, ...]:
+    scale = site.scale
+    waiting = total(gauge("requests_waiting", keep=("reason",)), promql.BY_ENGINE)
+    share = {"unit": "percentunit", "decimals": 0}
+    shown: tuple[tuple[str, str, dict[str, Any]], ...] = (
+        ("State", states.worst_rank(), {"mappings": states.mappings(), "width": 110}),
+        ("For", f"time() - {gauge('state_since_timestamp_seconds')}", {"unit": "dtdurations", "width": 90}),
+        ("Running", gauge("requests_running"), {"decimals": 0, "width": 75}),
+        ("Waiting", waiting, {"decimals": 0, "width": 75}),
+        ("KV max", gauge("kv_cache_usage_max_ratio"), share | {"levels": scale.kv_usage, "width": 75}),
+        ("R", gauge("preemptions_per_completion"),
+         {"levels": scale.preemptions_per_completion, "decimals": 2, "width": 65}),
+        ("Recompute tax", gauge("recompute_tax_ratio"), share | {"levels": scale.recompute_tax, "width": 115}),
+        ("Tokens/s", gauge("useful_tokens_per_second"), {"unit": "short", "width": 85}),
+        ("Truncated", gauge("truncated_ratio"), share | {"levels": scale.truncated, "width": 90}),
+        ("Expected wait", gauge("expected_wait_seconds"), {"unit": "s", "levels": scale.expected_wait, "width": 110}),
     )  # fmt: skip
-
-
-def _when(site: Site) -> tuple[theme.Panel, ...]:
-    alert_columns = [
-        Column("severity", "Severity", width=80), Column("alertname", "Alert"), Column("model_name", "Model", width=105),
-        Column("Value", "For", "dtdurations", width=90),
-    ]  # fmt: skip
-    firing = f"time() - max by (alertname, severity, target, model_name, engine) (ALERTS_FOR_STATE and ignoring (alertstate) {_ALERTS})"
+    link = [looks.row_to_engine()]
+    names = [
+        Column("model_name", "Model", links=link),
+        Column("target", "Server", links=link),
+        Column("engine", "Engine", links=link, width=70),
+    ]
+    values = [Column(f"Value #{chr(ord('A') + i)}", name, **look) for i, (name, _, look) in enumerate(shown)]
     return (
-        theme.state_timeline(
-            "State of each engine",
-            "What each engine was doing, and since when. Read it from the first colour that is not green: what came before a spiral is usually its cause. Click a band to open the engine.",
-            [Query(states.worst_rank(), ENGINE_LEGEND)],
-            "No engine has been seen in this range.", states.mappings(), width=16, height=8, links=[theme.to_engine()],
+        panels.table(
+            "Engines, worst first",
+            "One row an engine. Click a row's model, server or engine to open its page at this time. R is "
+            "preemptions per finished request; the recompute tax is the share of work that redoes what preemption "
+            "threw away.",
+            [expr for _, expr, _ in shown],
+            [values[0], *names, *values[1:]],
+            "No engine has been seen: check the targets on the dashboard of vllm-vitals itself.",
+            sort="State",
+            width=24,
+            height=7,
         ),
-        theme.table(
+    )
+
+
+def _when(site: Site) -> tuple[Panel, ...]:
+    alert_columns = [
+        Column("severity", "Severity", width=80),
+        Column("alertname", "Alert"),
+        Column("model_name", "Model", width=105),
+        Column("Value", "For", "dtdurations", width=90),
+    ]
+    since = f"ALERTS_FOR_STATE and ignoring (alertstate) {_ALERTS}"
+    return (
+        panels.state_timeline(
+            "State of each engine",
+            "What each engine was doing, and since when. Read it from the first colour that is not green: what came "
+            "before a spiral is usually its cause. Click a band to open the engine.",
+            [Query(states.worst_rank(), ENGINE_LEGEND)],
+            "No engine has been seen in this range.",
+            states.mappings(),
+            width=16,
+            height=8,
+            links=[looks.to_engine()],
+        ),
+        panels.table(
             "Firing alerts",
             "What on-call has been told about these models. Each alert's own text carries the numbers and its runbook.",
-            [firing], alert_columns, "No alert fires, or no rules are loaded in this Prometheus.", width=8, height=8, sort="Severity",
+            [f"time() - max by ({_ALERT}) ({since})"],
+            alert_columns,
+            "No alert fires, or no rules are loaded in this Prometheus.",
+            width=8,
+            height=8,
+            sort="Severity",
         ),
-        theme.timeseries(
-            "Time to first token, p99",
-            "p99 by model, queueing included. A climb with a flat time per token is a queue; a climb of both is an engine that redoes work.",
+        panels.timeseries(
+            "Time to first token p99, by model",
+            "p99 by model, queueing included. A climb with a flat time per token is a queue; a climb of both is an "
+            "engine that redoes work.",
             [Query(quantile(0.99, "ttft_seconds", site), "{{model_name}}")],
-            "s", "No request got its first token in this range.", levels=site.scale.ttft,
+            "s",
+            "No request got its first token in this range.",
+            levels=site.scale.ttft,
         ),
-        theme.timeseries(
+        panels.timeseries(
             "Useful tokens per second",
-            "Generated plus computed prompt tokens, recomputation left out, by model. Falling while requests run and wait is the mark of a death spiral.",
+            "Generated plus computed prompt tokens, recomputation left out, by model. Falling while requests run and "
+            "wait is the mark of a death spiral.",
             [Query(total(gauge("useful_tokens_per_second")), "{{model_name}}")],
-            "short", "No tokens were produced in this range.",
+            "short",
+            "No tokens were produced in this range.",
         ),
-        theme.timeseries(
+        panels.timeseries(
             "Requests waiting",
-            "Queued requests by model. A steady queue without preemptions is a capacity question; one that grows under preemption is not.",
+            "Queued requests by model. A steady queue without preemptions is a capacity question; one that grows "
+            "under preemption is not.",
             [Query(total(gauge("requests_waiting", keep=("reason",))), "{{model_name}}")],
-            "short", "No engine has been seen in this range.",
+            "short",
+            "No engine has been seen in this range.",
         ),
-    )  # fmt: skip
+    )
 
 
-def _signs(site: Site) -> tuple[theme.Panel, ...]:
+def _signs(site: Site) -> tuple[Panel, ...]:
     return (
-        theme.timeseries(
+        panels.timeseries(
             "Preemptions per second",
-            "Evictions by model. Some are normal in a full cache; what counts is whether the same requests are evicted again (R, repeat share).",
+            "Evictions by model. Some are normal in a full cache; what counts is whether the same requests are "
+            "evicted again (R, repeat share).",
             [Query(worst(gauge("preemptions_per_second")), "{{model_name}}")],
-            "ops", "No engine reports preemptions.", width=6,
+            "ops",
+            "No engine reports preemptions.",
+            width=6,
         ),
-        theme.timeseries(
+        panels.timeseries(
             "KV cache, maximum over the window",
-            "The fullest engine of each model. Above the line the cliff is near: a burst of long requests will evict. The maximum is shown because usage dips whenever a victim frees its blocks.",
+            "The fullest engine of each model. Above the line the cliff is near: a burst of long requests will "
+            "evict. The maximum is shown because usage dips whenever a victim frees its blocks.",
             [Query(worst(gauge("kv_cache_usage_max_ratio")), "{{model_name}}")],
-            "percentunit", "No engine reports KV usage.", levels=site.scale.kv_usage, high=1, width=6,
+            "percentunit",
+            "No engine reports KV usage.",
+            levels=site.scale.kv_usage,
+            high=1,
+            width=6,
         ),
-        theme.timeseries(
+        panels.timeseries(
             "Tail ratio p99 / p50, lower bound",
-            "How much slower than the median the slowest 1 % of requests get their tokens, at the least (buckets hide the rest). Above the line, preemption or prefill stalls some users.",
+            "How much slower than the median the slowest 1 % of requests get their tokens, at the least (buckets "
+            "hide the rest). Above the line, preemption or prefill stalls some users.",
             [Query(worst(gauge("tpot_p99_p50_ratio", 'source="request"', 'bound="lower"')), "{{model_name}}")],
-            "none", "Too few requests, or both quantiles lie in the same bucket.", levels=site.scale.tail_ratio, width=6,
+            "none",
+            "Too few requests, or both quantiles lie in the same bucket.",
+            levels=site.scale.tail_ratio,
+            width=6,
         ),
-        theme.timeseries(
+        panels.timeseries(
             "Truncated at the cap",
-            "Share of responses that end by length. A step up after a deploy is usually a new max_tokens or a lost default; see Workload for which cap.",
+            "Share of responses that end by length. A step up after a deploy is usually a new max_tokens or a lost "
+            "default; see Workload for which cap.",
             [Query(worst(gauge("truncated_ratio")), "{{model_name}}")],
-            "percentunit", "No response has finished in this range.", levels=site.scale.truncated, width=6,
+            "percentunit",
+            "No response has finished in this range.",
+            levels=site.scale.truncated,
+            width=6,
         ),
-    )  # fmt: skip
-
+    )

@@ -73,14 +73,16 @@ def ratio(part: str, whole: str) -> str:
 
 
 def histogram(name: str, site: Site, part: str = "bucket", function: str = "rate", over: str = RATE_RANGE) -> str:
-    """A histogram's buckets, sum or count as a rate per identity, from the daemon, from vLLM itself, or whichever is there."""
+    """A histogram's buckets, sum or count as a rate per identity: the daemon's, vLLM's own, or whichever is there."""
     of = metric(name)
     labels = identity(of, ("le",) if part == "bucket" else ())
     sources = []
     if site.daemon:
         sources.append(f"max by ({labels}) ({function}({of.full_name}_{part}{selector(of)}[{over}]))")
     if site.native:
-        sources += [_raw(site.config.spellings, f"{raw}_{part}", labels, function, over) for raw in RAW_HISTOGRAMS[name]]
+        sources += [
+            _raw(site.config.spellings, f"{raw}_{part}", labels, function, over) for raw in RAW_HISTOGRAMS[name]
+        ]
     return " or ".join(sources)
 
 

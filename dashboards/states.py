@@ -36,9 +36,7 @@ def words(state: State) -> str:
 
 def mappings() -> list[dict[str, Any]]:
     """Rank to words and colour, for every panel that shows a state."""
-    options = {
-        str(state.rank): {"text": words(state), "color": COLOURS[state], "index": state.rank} for state in State
-    }
+    options = {str(state.rank): {"text": words(state), "color": COLOURS[state], "index": state.rank} for state in State}
     return [{"type": "value", "options": options}]
 
 

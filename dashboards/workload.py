@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from dashboards import links, theme
+from dashboards import links, looks, panels, theme
 from dashboards.marks import incidents
+from dashboards.panels import Panel, Query
 from dashboards.promql import gauge, histogram, mean, quantile, rate, ratio, total, worst
 from dashboards.site import Site
-from dashboards.theme import Query, Row
+from dashboards.theme import Row
 
 
 def build(site: Site) -> dict[str, Any]:
@@ -19,133 +20,200 @@ def build(site: Site) -> dict[str, Any]:
     )
     return theme.dashboard(
         links.WORKLOAD,
-        "What users send and get: lengths, spread, cuts and cache hits. Most preemption starts here, not in the engine.",
+        "What users send and get: lengths, spread, cuts and cache hits. Most preemption starts here, not in the "
+        "engine.",
         rows,
         annotations=(incidents(),),
         since="now-1h",
     )
 
 
-def _truncation(site: Site) -> tuple[theme.Panel, ...]:
+def _truncation(site: Site) -> tuple[Panel, ...]:
     cut = rate("log_truncated_responses_total")
     return (
-        theme.timeseries(
+        panels.timeseries(
             "Truncated at a cap, by model",
-            "Share of responses that end by length, worst engine of each model. Half an answer is a failed request to a user. The line is the alert's level.",
+            "Share of responses that end by length, worst engine of each model. Half an answer is a failed request "
+            "to a user. The line is the alert's level.",
             [Query(worst(gauge("truncated_ratio")), "{{model_name}}")],
-            "percentunit", "No response has finished in this range.", levels=site.scale.truncated,
+            "percentunit",
+            "No response has finished in this range.",
+            levels=site.scale.truncated,
         ),
-        theme.timeseries(
+        panels.timeseries(
             "Which cap cut them",
-            "Cut responses per second by cap, from logs: the request's own max_tokens (tell the client), the server's default (raise it), or the context window (shorten the prompt).",
+            "Cut responses per second by cap, from logs: the request's own max_tokens (tell the client), the "
+            "server's default (raise it), or the context window (shorten the prompt).",
             [Query(f"sum by (cap) ({cut})", "{{cap}}")],
-            "reqps", "No response was cut, or no logs are read: set logs in the config.", stack=True,
+            "reqps",
+            "No response was cut, or no logs are read: set logs in the config.",
+            stack=True,
         ),
-        theme.timeseries(
+        panels.timeseries(
             "Cut while still thinking",
-            "Responses per second that ended inside their reasoning, with no answer at all. Raise max_tokens for this route, or bound the reasoning.",
-            [Query(f"sum by (model_name, route) ({rate('log_reasoning_truncated_total')})", "{{model_name}} {{route}}")],
-            "reqps", "No reasoning was cut, or no logs are read: set logs in the config.",
+            "Responses per second that ended inside their reasoning, with no answer at all. Raise max_tokens for "
+            "this route, or bound the reasoning.",
+            [
+                Query(
+                    f"sum by (model_name, route) ({rate('log_reasoning_truncated_total')})", "{{model_name}} {{route}}"
+                )
+            ],
+            "reqps",
+            "No reasoning was cut, or no logs are read: set logs in the config.",
         ),
-    )  # fmt: skip
+    )
 
 
-def _lengths(site: Site) -> tuple[theme.Panel, ...]:
+def _lengths(site: Site) -> tuple[Panel, ...]:
     return (
-        theme.timeseries(
+        panels.timeseries(
             "Prompt length",
-            "p50, p90 and p99 of finished requests. A step up fills the KV cache with the same number of requests: compare with KV usage at that time.",
-            [Query(quantile(q, "request_prompt_tokens", site), f"p{q * 100:g} {{{{model_name}}}}") for q in (0.5, 0.9, 0.99)],
-            "short", "No request has finished in this range.", width=6,
+            "p50, p90 and p99 of finished requests. A step up fills the KV cache with the same number of requests: "
+            "compare with KV usage at that time.",
+            [
+                Query(quantile(q, "request_prompt_tokens", site), f"p{q * 100:g} {{{{model_name}}}}")
+                for q in (0.5, 0.9, 0.99)
+            ],
+            "short",
+            "No request has finished in this range.",
+            width=6,
         ),
-        theme.heatmap(
+        panels.heatmap(
             "Prompt lengths, every bucket",
-            "Finished requests per second by prompt length. Two bands are two kinds of users: a pool for each is the cure for starved decode.",
-            Query(f"sum by (le) ({histogram('request_prompt_tokens', site)})"), "short", "No request has finished in this range.", width=6,
+            "Finished requests per second by prompt length. Two bands are two kinds of users: a pool for each is the "
+            "cure for starved decode.",
+            Query(f"sum by (le) ({histogram('request_prompt_tokens', site)})"),
+            "short",
+            "No request has finished in this range.",
+            width=6,
         ),
-        theme.timeseries(
+        panels.timeseries(
             "Output length",
             "p50, p90 and p99 of finished requests. Set max_tokens from p90, not from the largest that ever was.",
-            [Query(quantile(q, "request_output_tokens", site), f"p{q * 100:g} {{{{model_name}}}}") for q in (0.5, 0.9, 0.99)],
-            "short", "No request has finished in this range.", width=6,
+            [
+                Query(quantile(q, "request_output_tokens", site), f"p{q * 100:g} {{{{model_name}}}}")
+                for q in (0.5, 0.9, 0.99)
+            ],
+            "short",
+            "No request has finished in this range.",
+            width=6,
         ),
-        theme.heatmap(
+        panels.heatmap(
             "Output lengths, every bucket",
             "Finished requests per second by output length. A hard top edge is a cap at work.",
-            Query(f"sum by (le) ({histogram('request_output_tokens', site)})"), "short", "No request has finished in this range.", width=6,
+            Query(f"sum by (le) ({histogram('request_output_tokens', site)})"),
+            "short",
+            "No request has finished in this range.",
+            width=6,
         ),
-    )  # fmt: skip
+    )
 
 
-def _shape(site: Site) -> tuple[theme.Panel, ...]:
+def _shape(site: Site) -> tuple[Panel, ...]:
     hits = ratio(total(rate("prefix_cache_hits_total")), total(rate("prefix_cache_queries_total")))
     return (
-        theme.timeseries(
+        panels.timeseries(
             "Spread of output length (CV)",
-            "Standard deviation over mean. Below 0.3: set max_tokens to 1.5 to 2 x the mean. Above 1: outputs cannot be foreseen, plan with p90 and fewer sequences.",
+            "Standard deviation over mean. Below 0.3: set max_tokens to 1.5 to 2 x the mean. Above 1: outputs cannot "
+            "be foreseen, plan with p90 and fewer sequences.",
             [Query(worst(gauge("output_tokens_cv")), "{{model_name}}")],
-            "none", "Too few responses in the slow window.",
+            "none",
+            "Too few responses in the slow window.",
         ),
-        theme.timeseries(
+        panels.timeseries(
             "Stragglers: p99 output over the mean",
-            "How much longer the longest outputs are. A straggler holds its slot and its KV while a batch of short ones passes.",
+            "How much longer the longest outputs are. A straggler holds its slot and its KV while a batch of short "
+            "ones passes.",
             [Query(worst(gauge("output_tokens_straggler_ratio")), "{{model_name}}")],
-            "none", "Too few responses in the slow window.", levels=site.scale.straggler,
+            "none",
+            "Too few responses in the slow window.",
+            levels=site.scale.straggler,
         ),
-        theme.timeseries(
+        panels.timeseries(
             "Output length asked and made",
-            "Mean max_tokens of requests, and the mean they made. A wide gap is harmless to vLLM (nothing is reserved) but a runaway may use all of it.",
-            [Query(mean("request_max_tokens", site), "asked {{model_name}}"), Query(mean("request_output_tokens", site), "made {{model_name}}")],
-            "short", "No request has finished in this range.",
+            "Mean max_tokens of requests, and the mean they made. A wide gap is harmless to vLLM (nothing is "
+            "reserved) but a runaway may use all of it.",
+            [
+                Query(mean("request_max_tokens", site), "asked {{model_name}}"),
+                Query(mean("request_output_tokens", site), "made {{model_name}}"),
+            ],
+            "short",
+            "No request has finished in this range.",
         ),
-        theme.timeseries(
+        panels.timeseries(
             "Prefix cache hits",
-            "Share of looked-up prompt tokens found in the cache. A fall after a deploy is often a changed system prompt, or a router that no longer keeps a user on one server.",
+            "Share of looked-up prompt tokens found in the cache. A fall after a deploy is often a changed system "
+            "prompt, or a router that no longer keeps a user on one server.",
             [Query(hits, "{{model_name}}")],
-            "percentunit", "Prefix caching is off, or no prompt was looked up.", high=1,
+            "percentunit",
+            "Prefix caching is off, or no prompt was looked up.",
+            high=1,
         ),
-        theme.timeseries(
+        panels.timeseries(
             "Finished per second, by reason",
             "stop is a whole answer, length a cut one; abort and error are lost work.",
-            [Query(f"sum by (finished_reason) ({rate('responses_total', keep=('finished_reason',))})", "{{finished_reason}}")],
-            "reqps", "No response has finished in this range.", stack=True, overrides=theme.finish_colours(),
+            [
+                Query(
+                    f"sum by (finished_reason) ({rate('responses_total', keep=('finished_reason',))})",
+                    "{{finished_reason}}",
+                )
+            ],
+            "reqps",
+            "No response has finished in this range.",
+            stack=True,
+            overrides=looks.finish_colours(),
         ),
-        theme.timeseries(
+        panels.timeseries(
             "Abandoned requests",
-            "An estimate of clients that gave up per second. They cost as much as finished ones and count nowhere in vLLM's own metrics.",
+            "An estimate of clients that gave up per second. They cost as much as finished ones and count nowhere in "
+            "vLLM's own metrics.",
             [Query(total(gauge("abandoned_requests_per_second")), "{{model_name}}")],
-            "reqps", "No request has started in this range.",
+            "reqps",
+            "No request has started in this range.",
         ),
-    )  # fmt: skip
+    )
 
 
-def _routes(site: Site) -> tuple[theme.Panel, ...]:
+def _routes(site: Site) -> tuple[Panel, ...]:
     of_route = ("model_name", "route")
     cut = f"sum by (model_name, route) ({rate('log_truncated_responses_total')})"
     all_of = f"sum by (model_name, route) ({rate('log_responses_total')})"
     return (
-        theme.timeseries(
+        panels.timeseries(
             "Truncated share, by route",
-            "From logs: which route's answers are cut. Read beside the share by model above; where they differ, some traffic is not logged.",
+            "From logs: which route's answers are cut. Read beside the share by model above; where they differ, some "
+            "traffic is not logged.",
             [Query(ratio(cut, all_of), "{{model_name}} {{route}}")],
-            "percentunit", "No logs are read: set logs in the config.", levels=site.scale.truncated, width=6,
+            "percentunit",
+            "No logs are read: set logs in the config.",
+            levels=site.scale.truncated,
+            width=6,
         ),
-        theme.timeseries(
+        panels.timeseries(
             "Spread of output length, by route",
-            "CV of each route, and of all routes mixed (no route in its name). Where every route lies well below the mix, a pool or a cap by route helps.",
+            "CV of each route, and of all routes mixed (no route in its name). Where every route lies well below the "
+            "mix, a pool or a cap by route helps.",
             [Query(worst(gauge("log_output_tokens_cv"), ", ".join(of_route)), "{{model_name}} {{route}}")],
-            "none", "No logs are read: set logs in the config.", width=6,
+            "none",
+            "No logs are read: set logs in the config.",
+            width=6,
         ),
-        theme.timeseries(
+        panels.timeseries(
             "Exact time per token p99, by route",
             "From logged responses, without buckets. The route that suffers most is the one to move or to cap first.",
             [Query(worst(gauge("log_tpot_p99_seconds"), ", ".join(of_route)), "{{model_name}} {{route}}")],
-            "s", "Logs carry no timing, or none are read.", levels=site.scale.tpot, width=6,
+            "s",
+            "Logs carry no timing, or none are read.",
+            levels=site.scale.tpot,
+            width=6,
         ),
-        theme.timeseries(
+        panels.timeseries(
             "Tokens made and never returned",
-            "Generated tokens per second that were cut away before the client saw them (stop strings, clients' limits): work that nobody got.",
+            "Generated tokens per second that were cut away before the client saw them (stop strings, clients' "
+            "limits): work that nobody got.",
             [Query(f"sum by (model_name, route) ({rate('log_unreturned_tokens_total')})", "{{model_name}} {{route}}")],
-            "short", "Nothing was cut away, or no logs are read.", width=6,
+            "short",
+            "Nothing was cut away, or no logs are read.",
+            width=6,
         ),
-    )  # fmt: skip
+    )

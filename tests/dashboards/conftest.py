@@ -1,0 +1,55 @@
+"""Prometheus servers that hold real recordings, one for each way to feed the dashboards; started once a run."""
+
+import shutil
+from collections.abc import Iterator
+from itertools import chain
+
+import pytest
+
+from exporter.core import render
+from tests.dashboards import history
+
+NAMES = (
+    "spiral_chunked", "overcommit_thrash", "preempting_productive", "dp2_pressure", "truncation_mix",
+    "restart_under_load", "runaway_slot",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[history.Server]:
+    """Scraped the daemon alone, and has rules loaded."""
+    samples = chain(*(history.of_daemon(name) for name in NAMES), about_the_daemon(), alerts())
+    yield from _serve(tmp_path_factory, samples)
+
+
+@pytest.fixture(scope="session")
+def native(tmp_path_factory: pytest.TempPathFactory) -> Iterator[history.Server]:
+    """Scraped vLLM alone; recording rules made what they can."""
+    ruled = (history.of_daemon(name, native_only=True) for name in NAMES)
+    samples = chain(*ruled, *(history.of_vllm(name) for name in NAMES), alerts())
+    yield from _serve(tmp_path_factory, samples)
+
+
+def _serve(factory: pytest.TempPathFactory, samples: Iterator[str]) -> Iterator[history.Server]:
+    if not shutil.which("prometheus") or not shutil.which("promtool"):
+        pytest.skip("needs prometheus and promtool on PATH")
+    yield from history.serve(factory.mktemp("prometheus"), samples)
+
+
+def about_the_daemon() -> Iterator[str]:
+    """What the daemon says of itself."""
+    info = render.join([render.plain([("build_info", {"version": "0.1.0", "python": "3.11"}, 1.0)])])
+    process = b"process_resident_memory_bytes 9e7\nprocess_cpu_seconds_total %d\n"
+    for at in range(history.END - 240, history.END + 1, history.STEP):
+        yield from history.stamped(
+            info + process % (at - history.END + 240), at, 'job="vllm-vitals",instance="vitals:9840"'
+        )
+
+
+def alerts() -> Iterator[str]:
+    """What Prometheus writes while an alert fires."""
+    victim = 'model_name="spiral_chunked",target="spiral_chunked:8000",engine="0"'
+    labels = f'alertname="VLLMDeathSpiral",severity="page",{victim}'
+    for at in range(history.END - 60, history.END + 1, history.STEP):
+        yield f'ALERTS{{{labels},alertstate="firing"}} 1 {at}\n'
+        yield f"ALERTS_FOR_STATE{{{labels}}} {history.END - 60} {at}\n"

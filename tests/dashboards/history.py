@@ -1,0 +1,140 @@
+"""A Prometheus that holds what it would hold had it scraped vLLM and the daemon through real recordings.
+
+The recordings are judged by the daemon's own judge and rendered by its own renderer, then written as blocks with their
+times: a minute of recording costs no minute of test. All end at the same moment, each as a server and model of its own.
+"""
+
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import requests
+
+from exporter import recording
+from exporter.catalog import METRICS
+from exporter.core import render
+from exporter.core.snapshot import Scrape
+from exporter.core.target import TargetJudge
+
+RECORDINGS = Path(__file__).parents[1] / "data" / "recordings"
+# They all end here (epoch s), so that "now" shows every server at its worst.
+END = 1_800_000_000
+STEP = 5
+# What an operator states in the config, because these servers' metrics do not.
+SETTINGS = {"max_num_seqs": "64", "max_model_len": "2048"}
+# Series that only the daemon can make.
+DAEMON_ONLY = frozenset(metric.name for metric in METRICS if not metric.native)
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A running Prometheus and the span of its data (epoch s)."""
+
+    url: str
+    start: float
+    end: float
+
+    def ask(self, path: str, **parameters: object) -> list[dict[str, object]]:
+        """The result of an API call. Raises AssertionError with Prometheus' own words."""
+        answer = requests.post(f"{self.url}/api/v1/{path}", data=parameters, timeout=30).json()
+        assert answer["status"] == "success", f"{answer.get('error')}: {parameters.get('query', path)}"
+        data = answer["data"]
+        return list(data["result"] if isinstance(data, dict) else data)
+
+
+def scrapes(name: str) -> list[Scrape]:
+    """A recording with its last scrape at END, and its own name in place of the model's."""
+    read = list(recording.read(RECORDINGS / name / "metrics.jsonl.gz"))
+    shift = END - read[-1].at
+    return [
+        Scrape(
+            scrape.at + shift,
+            scrape.duration_s,
+            scrape.body and scrape.body.replace(b'model_name="tiny"', f'model_name="{name}"'.encode()),
+            scrape.reason,
+            scrape.detail,
+        )
+        for scrape in read
+    ]
+
+
+def of_daemon(name: str, native_only: bool = False) -> Iterator[str]:
+    """What the daemon serves through a recording, as samples with times; or what recording rules could say of it."""
+    target, renderer = f"{name}:8000", render.TargetRenderer()
+    judge, due = TargetJudge(target), 0.0
+    judge.learn(SETTINGS)
+    for scrape in scrapes(name):
+        families = renderer.render(judge.observe(scrape))
+        if scrape.at >= due:
+            due = scrape.at + STEP
+            kept = {key: text for key, text in families.items() if not (native_only and key in DAEMON_ONLY)}
+            yield from stamped(render.join([kept]), scrape.at, 'job="vllm-vitals",instance="vitals:9840"')
+
+
+def of_vllm(name: str) -> Iterator[str]:
+    """What vLLM itself serves through a recording, as Prometheus labels it."""
+    due = 0.0
+    for scrape in scrapes(name):
+        if scrape.body and scrape.at >= due:
+            due = scrape.at + STEP
+            lines = b"\n".join(line for line in scrape.body.splitlines() if line.startswith(b"vllm:"))
+            yield from stamped(lines, scrape.at, f'job="vllm",instance="{name}:8000"')
+
+
+def stamped(exposition: bytes, at: float, labels: str) -> Iterator[str]:
+    """Samples with Prometheus' own labels and a time."""
+    for line in exposition.decode().splitlines():
+        if line and not line.startswith("#"):
+            series, value = line.rsplit(" ", 1)
+            name, brace, rest = series.partition("{")
+            yield f"{name}{{{labels}{',' if brace else ''}{rest or '}'} {value} {at:.3f}\n"
+
+
+def serve(folder: Path, samples: Iterator[str]) -> Iterator[Server]:
+    """Write blocks and run a Prometheus over them until the caller is done."""
+    text = folder / "samples.txt"
+    with text.open("w", encoding="utf-8") as file:
+        file.writelines(samples)
+        file.write("# EOF\n")
+    made = subprocess.run(
+        ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(text), str(folder / "data")],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    (folder / "prometheus.yml").write_text("global: {}\n", encoding="utf-8")
+    port = free_port()
+    process = subprocess.Popen(
+        [
+            "prometheus", f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}",
+            "--storage.tsdb.retention.time=100y", f"--web.listen-address=127.0.0.1:{port}", "--log.level=error",
+        ],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        url = f"http://127.0.0.1:{port}"
+        wait_until_ready(f"{url}/-/ready")
+        yield Server(url, END - 240, END)
+    finally:
+        process.terminate()
+        process.wait(timeout=20)
+
+
+def wait_until_ready(url: str, within: float = 30) -> None:
+    deadline = time.monotonic() + within
+    while True:
+        try:
+            if requests.get(url, timeout=1).ok:
+                return
+        except requests.ConnectionError:
+            pass
+        assert time.monotonic() < deadline, f"{url} did not answer within {within} s"
+        time.sleep(0.05)
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])

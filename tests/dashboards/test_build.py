@@ -1,0 +1,94 @@
+"""What is committed is what the code builds; the build says what is wrong in one line."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from alerts.config import Config, Limits
+from dashboards import links
+from dashboards.build import OUT, build, drift, main
+from dashboards.modernise import modernise
+from dashboards.site import Levels, Site, scale
+
+
+def test_the_committed_files_are_what_the_code_builds() -> None:
+    result = CliRunner().invoke(main, ["--check"])
+    assert result.exit_code == 0, result.output[-4000:]
+
+
+def test_the_same_source_gives_the_same_bytes() -> None:
+    assert build(Site()) == build(Site())
+
+
+def test_a_changed_a_missing_and_a_stray_file_are_all_told(tmp_path: Path) -> None:
+    files = build(Site())
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    assert drift(files, tmp_path) == []
+    changed, missing, *_ = files
+    (tmp_path / changed).write_text(files[changed].replace("Overview", "Over"), encoding="utf-8")
+    (tmp_path / missing).unlink()
+    (tmp_path / "old.json").write_text("{}", encoding="utf-8")
+    told = drift(files, tmp_path)
+    assert len(told) == 3
+    result = CliRunner().invoke(main, ["--check", "--out", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "run: python -m dashboards.build" in result.output
+
+
+def test_an_unknown_mode_is_told_in_one_line() -> None:
+    result = CliRunner().invoke(main, ["--mode", "magic"])
+    assert result.exit_code == 2
+    assert "use daemon, native, or daemon,native" in result.output
+
+
+def test_a_config_with_a_mistake_names_its_key(tmp_path: Path) -> None:
+    config = tmp_path / "alerts.yml"
+    config.write_text("limits: {tail_ratio: high}\n", encoding="utf-8")
+    result = CliRunner().invoke(main, ["--config", str(config), "--out", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "limits.tail_ratio" in result.output
+
+
+def test_a_users_limit_moves_the_line_on_the_chart(tmp_path: Path) -> None:
+    config = tmp_path / "alerts.yml"
+    config.write_text("limits: {truncated_ratio: 0.17}\n", encoding="utf-8")
+    assert CliRunner().invoke(main, ["--config", str(config), "--out", str(tmp_path)]).exit_code == 0
+    overview = json.loads((tmp_path / f"{links.OVERVIEW}.json").read_text(encoding="utf-8"))
+    panel = next(panel for panel in overview["panels"] if panel["title"] == "Truncated at the cap")
+    assert [step["value"] for step in panel["fieldConfig"]["defaults"]["thresholds"]["steps"]] == [None, 0.17]
+
+
+def test_levels_are_those_that_states_and_alerts_use() -> None:
+    shown = scale(Config(limits=Limits(tail_ratio=7)))
+    assert shown.tail_ratio == Levels(7)
+    assert shown.preemptions_per_completion == Levels(0.5, 1.0)
+    assert shown.kv_left == Levels(0.1, low_is_bad=True)
+
+
+def test_each_mode_asks_only_its_own_producer() -> None:
+    daemon, native = "".join(build(Site(native=False)).values()), "".join(build(Site(daemon=False)).values())
+    assert "__name__=~" not in daemon
+    assert "vllm_vitals_ttft_seconds_bucket" in daemon
+    assert "__name__=~" in native
+    assert "vllm_vitals_ttft_seconds_bucket" not in native
+
+
+@pytest.mark.parametrize("uid", links.TITLES)
+def test_modernising_twice_changes_nothing(uid: str) -> None:
+    once = json.loads((OUT / f"{uid}.json").read_text(encoding="utf-8"))
+    kept = json.dumps(once, sort_keys=True)
+    again = modernise(once)
+    assert json.dumps(again, sort_keys=True) == kept
+    assert json.dumps(once, sort_keys=True) == kept
+
+
+def test_a_panels_address_survives_a_move_and_carries_the_engine() -> None:
+    url = links.url("https://grafana.example", links.ENGINE, "State over time", {"target": "a:1", "engine": "0"})
+    page, _, panel = url.rpartition("&viewPanel=")
+    assert page == "https://grafana.example/d/vllm-vitals-engine?var-target=a%3A1&var-engine=0"
+    assert int(panel) == links.panel_id("State over time")
+    engine = json.loads((OUT / f"{links.ENGINE}.json").read_text(encoding="utf-8"))
+    assert links.panel_id("State over time") in {panel["id"] for panel in engine["panels"]}

@@ -1,0 +1,131 @@
+"""Every query of every panel runs on a real Prometheus that holds real recordings, for every value of every variable.
+
+A panel that shows nothing there must be named here with the reason, and say so itself in its noValue.
+"""
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from dashboards import links
+from dashboards.absent import why_not_native
+from dashboards.build import build
+from dashboards.site import Site
+from tests.dashboards import lint
+from tests.dashboards.history import STEP, Server
+
+NO_LOGS = "these recordings carry no log lines to the daemon"
+RIGHTLY_EMPTY = {
+    "Which cap cut them": NO_LOGS,
+    "Cut while still thinking": NO_LOGS,
+    "Truncated share, by route": NO_LOGS,
+    "Spread of output length, by route": NO_LOGS,
+    "Exact time per token p99, by route": NO_LOGS,
+    "Tokens made and never returned": NO_LOGS,
+    "Log lines per second, by what became of them": NO_LOGS,
+    "Samples dropped as impossible": "vLLM said nothing impossible",
+}
+PROCESS = {"Memory of the daemon", "CPU of the daemon", "Replicas and versions"}
+
+
+@pytest.fixture(params=links.TITLES)
+def dashboard(request: pytest.FixtureRequest) -> dict[str, Any]:
+    built: dict[str, Any] = json.loads(build(Site())[f"{request.param}.json"])
+    return built
+
+
+def run(server: Server, target: dict[str, Any], values: dict[str, str]) -> list[dict[str, Any]]:
+    """The series of a panel's query, as Grafana would ask for them."""
+    expr = fill(target["expr"], values, server)
+    if target["instant"]:
+        return server.ask("query", query=expr, time=server.end)
+    return server.ask("query_range", query=expr, start=server.start, end=server.end, step=STEP)
+
+
+def fill(expr: str, values: dict[str, str], server: Server) -> str:
+    span = int(server.end - server.start)
+    built_in = {
+        "__rate_interval": f"{4 * STEP}s",
+        "__interval": f"{STEP}s",
+        "__range_s": str(span),
+        "__range": f"{span}s",
+    }
+    known = built_in | {"target": ".+", "model_name": ".+", "engine": ".+"} | values
+    return re.sub(r"\$([a-z_]\w*)", lambda found: known[found[1]], expr)
+
+
+def choices(server: Server, dashboard: dict[str, Any]) -> list[dict[str, str]]:
+    """All, and each single value that a variable offers."""
+    found: list[dict[str, str]] = [{}]
+    for variable in dashboard["templating"]["list"][1:]:
+        query = fill(variable["query"]["query"], {}, server)
+        series, label = re.fullmatch(r"label_values\((.+), (\w+)\)", query).groups()  # type: ignore[union-attr]
+        values = _values(server, series, label)
+        assert values, f"variable {variable['name']} offers nothing"
+        found += [{variable["name"]: re.escape(value).replace("\\", "\\\\")} for value in values]
+    return found
+
+
+def _values(server: Server, series: str, label: str) -> list[str]:
+    kept = server.ask("query", query=f"group by ({label}) (last_over_time({series}[4m]))", time=server.end)
+    return sorted(one["metric"][label] for one in kept if label in one["metric"])  # type: ignore[index]
+
+
+def empty_panels(server: Server, dashboard: dict[str, Any]) -> set[str]:
+    return {
+        panel["title"]
+        for panel in lint.panels(dashboard)
+        if not any(run(server, target, {}) for target in panel["targets"])
+    }
+
+
+def test_every_panel_shows_something_when_the_daemon_feeds_it(daemon: Server, dashboard: dict[str, Any]) -> None:
+    assert empty_panels(daemon, dashboard) - set(RIGHTLY_EMPTY) == set()
+
+
+def test_without_the_daemon_a_panel_shows_something_or_says_why_not(native: Server, dashboard: dict[str, Any]) -> None:
+    empty = empty_panels(native, dashboard) - PROCESS
+    unexplained = [
+        panel["title"]
+        for panel in lint.panels(dashboard)
+        if panel["title"] in empty and not any(why_not_native(target["expr"]) for target in panel["targets"])
+    ]
+    assert unexplained == []
+
+
+@pytest.mark.parametrize("producer", ["daemon", "native"])
+def test_no_value_of_any_variable_breaks_a_query(
+    producer: str, dashboard: dict[str, Any], request: pytest.FixtureRequest
+) -> None:
+    server: Server = request.getfixturevalue(producer)
+    for values in choices(server, dashboard):
+        for _, target in lint.queries(dashboard):
+            run(server, target, values)
+        for mark in dashboard["annotations"]["list"]:
+            run(server, mark | {"instant": False}, values)
+
+
+def test_a_chosen_engine_is_the_only_one_shown(daemon: Server) -> None:
+    engine = json.loads(build(Site())[f"{links.ENGINE}.json"])
+    chosen = {"model_name": "dp2_pressure", "engine": "1"}
+    shown = {
+        (series["metric"].get("model_name", "dp2_pressure"), series["metric"].get("engine", "1"))
+        for _, target in lint.queries(engine)
+        for series in run(daemon, target, chosen)
+        if "model_name" in series["metric"]
+    }
+    assert shown == {("dp2_pressure", "1")}
+
+
+def test_marks_tell_when_the_spiral_began(daemon: Server) -> None:
+    engine = json.loads(build(Site())[f"{links.ENGINE}.json"])
+    marks = {mark["name"]: run(daemon, mark | {"instant": False}, {}) for mark in engine["annotations"]["list"]}
+    of_spiral = [one for one in marks["Incidents"] if one["metric"]["model_name"] == "spiral_chunked"]
+    assert "death_spiral" in {one["metric"]["state"] for one in of_spiral}
+    [change] = [
+        one for one in marks["State changes"]
+        if one["metric"]["model_name"] == "spiral_chunked" and one["metric"]["state"] == "death_spiral"
+    ]  # fmt: skip
+    assert all(daemon.start < float(value) / 1000 < daemon.end for _, value in change["values"])

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from exporter.simulator.engine import Engine
-from exporter.simulator.fit import Interval, fit, intervals, scrapes, slowness
+from exporter.simulator.fit import Interval, fit, intervals, observations, slowness
 from exporter.simulator.replay import Counts, replay, requests_of
 from exporter.simulator.scenarios import scenario
 from exporter.simulator.settings import ServerSettings
@@ -61,7 +61,8 @@ def observed() -> dict[str, list[Interval]]:
     found = {}
     for folder in sorted(RECORDINGS.iterdir()):
         start = _truth(folder.name)["first_scrape"]
-        found[folder.name] = intervals((at - start, text) for at, text in scrapes(folder / "metrics.jsonl.gz"))
+        seen = intervals(observations(folder / "metrics.jsonl.gz"))
+        found[folder.name] = [replace(item, at=item.at - start) for item in seen]
     return found
 
 

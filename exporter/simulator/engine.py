@@ -66,8 +66,8 @@ class Engine:
                 if flight.ends > until:
                     break
                 done = self._land(flight)
-            elif not (scheduler.running or scheduler.waiting):
-                break
+            elif self.now >= until or not (scheduler.running or scheduler.waiting):
+                break  # a step that would start at `until` waits for what else arrives then
             elif scheduler.unsettled or not scheduler.decoding or not (steps := self._glide_steps(until)):
                 self._take_off()
                 continue

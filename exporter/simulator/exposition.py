@@ -151,9 +151,7 @@ class Exposition:
         return labels
 
     def _process_text(self) -> str:
-        lines = [
-            _header(name, kind, text) + f"{name} {_number(value)}\n" for name, kind, text, value in _PROCESS
-        ]
+        lines = [_header(name, kind, text) + f"{name} {_number(value)}\n" for name, kind, text, value in _PROCESS]
         start = _number(self._started_at)
         lines.append(
             _header("process_start_time_seconds", "gauge", "Start time of the process since unix epoch in seconds.")

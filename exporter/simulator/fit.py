@@ -1,20 +1,24 @@
 """Fits the step-time line to a recording of a real server.
 
-Input: scrapes as (t, exposition text). Output: a `StepTime`. Between two scrapes the sum of inter-token latencies over
+Input: a recording of any vLLM version. Output: a `StepTime`. Between two scrapes the sum of inter-token latencies over
 their count is the mean step time that decoding requests saw; it is explained by the batch, the context and the prompt
 tokens computed. Invariant: nothing after the first preemption is read, because recomputation is in no counter and the
 preemption counter itself comes late.
 """
 
-import gzip
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise, takewhile
 from pathlib import Path
 
-import orjson
-from prometheus_client.parser import text_string_to_metric_families
-
+from exporter import recording
+from exporter.core.dialect import normalise
+from exporter.core.layout import Layout
+from exporter.core.sample import EngineSample
 from exporter.simulator.steptime import StepTime
+
+# An interval with fewer steps or outputs says more about chance than about the server.
+_MIN_STEPS = 20
 
 
 class FitError(ValueError):
@@ -33,38 +37,32 @@ class Interval:
     weight: float
 
 
-_READ = {
-    "vllm:inter_token_latency_seconds_sum": "latency",
-    "vllm:inter_token_latency_seconds_count": "outputs",
-    "vllm:iteration_tokens_total_count": "steps",
-    "vllm:prompt_tokens_total": "prompt",
-    "vllm:num_preemptions_total": "preemptions",
-    "vllm:kv_cache_usage_perc": "usage",
-}
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One scrape of one engine, and the block size it reports."""
+
+    at: float
+    sample: EngineSample
+    block_size: float
 
 
-def scrapes(recording: Path) -> Iterator[tuple[float, str]]:
-    """The good scrapes of a recording (.jsonl.gz), as (epoch seconds, exposition text)."""
-    with gzip.open(recording) as lines:
-        for line in lines:
-            scrape = orjson.loads(line)
-            if scrape["status"] == 200:
-                yield scrape["t"], scrape["text"]
+def observations(recorded: Path, engine: str = "0") -> Iterator[Observation]:
+    """The good scrapes of one engine in a recording, in order. Raises `RecordingError` where it cannot be read."""
+    layout = Layout()
+    for scrape in recording.read(recorded):
+        if scrape.body is None:
+            continue
+        target = normalise(scrape.body, layout)
+        for (_, rank), sample in target.engines.items():
+            if rank == engine:
+                yield Observation(scrape.at, sample, float(target.settings.get("block_size", 1)))
 
 
-def intervals(texts: Iterable[tuple[float, str]], engine: str = "0") -> list[Interval]:
+def intervals(seen: Iterable[Observation]) -> list[Interval]:
     """The intervals between consecutive scrapes, up to the first preemption, that show the step time plainly."""
-    found = []
-    before: dict[str, float] = {}
-    for at, text in texts:
-        now = _read(text, engine) | {"at": at}
-        if now.get("preemptions"):
-            break
-        interval = _interval(before, now) if before else None
-        if interval is not None:
-            found.append(interval)
-        before = now
-    return found
+    calm = takewhile(lambda each: not each.sample.preemptions, seen)
+    found = (_interval(before, now) for before, now in pairwise(calm))
+    return [interval for interval in found if interval is not None]
 
 
 def fit(observed: Sequence[Interval]) -> StepTime:
@@ -99,33 +97,24 @@ def slowness(model: StepTime, observed: Sequence[Interval]) -> float:
     return sum(ratios) / weight
 
 
-def _read(text: str, engine: str) -> dict[str, float]:
-    values: dict[str, float] = {}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            if sample.name in _READ and sample.labels.get("engine", engine) == engine:
-                values[_READ[sample.name]] = sample.value
-            elif sample.name == "vllm:cache_config_info":
-                values["capacity"] = float(sample.labels["kv_cache_size_tokens"])
-                values["block"] = float(sample.labels["block_size"])
-    return values
-
-
-def _interval(before: dict[str, float], now: dict[str, float]) -> Interval | None:
-    if before.keys() != now.keys() or "usage" not in now:
+def _interval(before: Observation, now: Observation) -> Interval | None:
+    old, new = before.sample, now.sample
+    if old.steps is None or new.steps is None or not old.kv_usage or not new.kv_usage or not new.kv_capacity_tokens:
         return None
-    change = {name: now[name] - before[name] for name in now}
-    if change["steps"] < 20 or change["outputs"] < 20 or min(before["usage"], now["usage"]) <= 0:
+    latency, latency_before = (each.histograms.get("inter_token_latency_seconds") for each in (new, old))
+    if latency is None or latency_before is None:
         return None
-    steps = change["steps"]
-    decoding = change["outputs"] / steps
-    held = (before["usage"] + now["usage"]) / 2 * (now["capacity"] - now["block"])
+    steps, outputs = new.steps - old.steps, latency.count - latency_before.count
+    if steps < _MIN_STEPS or outputs < _MIN_STEPS:
+        return None
+    decoding = outputs / steps
+    held = (old.kv_usage + new.kv_usage) / 2 * (new.kv_capacity_tokens - now.block_size)
     return Interval(
-        at=now["at"],
-        seconds=change["latency"] / change["outputs"],
-        prefill=change["prompt"] / steps,
+        at=now.at,
+        seconds=(latency.sum - latency_before.sum) / outputs,
+        prefill=((new.prompt_tokens or 0.0) - (old.prompt_tokens or 0.0)) / steps,
         decoding=decoding,
-        context=max(0.0, held - decoding * now["block"] / 2),  # the last block of each is half empty on average
+        context=max(0.0, held - decoding * now.block_size / 2),  # the last block of each is half empty on average
         weight=steps,
     )
 

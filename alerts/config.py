@@ -8,7 +8,7 @@ when to move it; the runbooks print the same sentence. Limits of the states them
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import yaml
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -26,48 +26,119 @@ class ConfigError(Exception):
     """The config file cannot be used; the text names each key and its mend."""
 
 
-def _limit(default: float, move: str) -> Any:
-    return field(default=default, metadata={"move": move})
-
-
 @dataclass(frozen=True, slots=True)
 class Limits:
     """The limits of the alerts. Durations end in ``_for`` or ``_seconds`` and are whole seconds."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
-    ttft_objective_seconds: Positive = _limit(10, "Move it to the longest wait that your users accept before the first token.")
-    queue_for: Seconds = _limit(900, "Move it up where a queue is planned, as in a nightly run; mark that service batch instead if you can.")
-    thrash_rise_seconds: Seconds = _limit(600, "Move it down if a wait that has grown for less than ten minutes already hurts you.")
-    thrash_for: Seconds = _limit(300, "Move it up if short bursts of mutual eviction open tickets that nobody acts on.")
-    unavailable_for: Seconds = _limit(180, "Move it above the time that your server takes to restart, if a restart must not page.")
-    engine_down_for: Seconds = _limit(600, "Move it above the time that a replica takes to load its weights.")
-    preempting_for: Seconds = _limit(1800, "Move it up for fleets that are run full on purpose.")
-    kv_pressure_for: Seconds = _limit(3600, "Move it up for fleets that are run full on purpose.")
-    tail_ratio: Positive = _limit(4, "Healthy servers were measured between 1.1 and 3.4. Move it up if your mix of lengths is wide.")
-    tail_samples: Positive = _limit(200, "Never below 100: a p99 needs requests behind it.")
-    tail_for: Seconds = _limit(900, "Move it up if a tail of a few minutes is of no use to you.")
-    truncated_ratio: Share = _limit(0.3, "Move it to the share of cut answers that your product accepts; up for benchmarks that always run to the cap.")
-    truncated_samples: Positive = _limit(50, "Move it up for models whose answers vary with the hour.")
-    truncated_for: Seconds = _limit(1800, "Move it down while you are changing max_tokens.")
-    reasoning_truncated_ratio: Share = _limit(0.05, "Each of these answers is empty for its reader: move it up only if you retry them.")
-    reasoning_samples: Positive = _limit(20, "Move it up for rarely used routes.")
-    starved_for: Seconds = _limit(300, "Move it up where long prompts come in short bursts that you accept.")
-    runaway_factor: Positive = _limit(8, "How many times the mean output one unfinished request must have made. Move it up for heavy-tailed outputs.")
-    runaway_tokens: Positive = _limit(4096, "Below this many tokens nobody minds. Move it to the length at which you would look at a request.")
-    runaway_for: Seconds = _limit(600, "Move it up if long answers are normal here.")
-    straggler_ratio: Positive = _limit(8, "p99 output length over the mean, where no SLO states its own. Move it to what you planned for.")
-    straggler_samples: Positive = _limit(200, "Never below 100: a p99 needs requests behind it.")
-    straggler_for: Seconds = _limit(1800, "Move it down after a change of prompts or of the model.")
-    assumption_factor: Positive = _limit(1.5, "How far the output length may leave the one that an SLO assumes.")
-    imbalance_factor: Positive = _limit(3, "Move it up where the balancer pins sessions to ranks on purpose.")
-    imbalance_requests: Positive = _limit(10, "Below this many requests on the busiest rank, imbalance costs nothing.")
-    imbalance_for: Seconds = _limit(1800, "Move it down if you tune a balancer.")
-    blind_for: Seconds = _limit(300, "Move it up for servers whose /metrics is slow under load; better, raise the scrape timeout.")
-    asleep_for: Seconds = _limit(300, "Move it above the time that waking a server takes.")
-    silent_seconds: Seconds = _limit(300, "Move it up for models with so little traffic that a healthy replica may be without work this long.")
-    stale_seconds: Seconds = _limit(120, "Move it above four scrape intervals of the exporter.")
-    slo_samples: Positive = _limit(20, "Below this many requests in the short window an SLO is not judged. Move it up for noisy small models.")
+    ttft_objective_seconds: Positive = field(
+        default=10, metadata={"move": "Move it to the longest wait that your users accept before the first token."}
+    )
+    queue_for: Seconds = field(
+        default=900,
+        metadata={
+            "move": "Move it up where a queue is planned, as in a nightly run; mark that service batch instead if you can."
+        },
+    )
+    thrash_rise_seconds: Seconds = field(
+        default=600,
+        metadata={"move": "Move it down if a wait that has grown for less than ten minutes already hurts you."},
+    )
+    thrash_for: Seconds = field(
+        default=300,
+        metadata={"move": "Move it up if short bursts of mutual eviction open tickets that nobody acts on."},
+    )
+    unavailable_for: Seconds = field(
+        default=180,
+        metadata={"move": "Move it above the time that your server takes to restart, if a restart must not page."},
+    )
+    engine_down_for: Seconds = field(
+        default=600, metadata={"move": "Move it above the time that a replica takes to load its weights."}
+    )
+    preempting_for: Seconds = field(default=1800, metadata={"move": "Move it up for fleets run full."})
+    kv_pressure_for: Seconds = field(default=3600, metadata={"move": "Move it up for fleets run full."})
+    tail_ratio: Positive = field(
+        default=4,
+        metadata={
+            "move": "Healthy servers were measured between 1.1 and 3.4. Move it up if your mix of lengths is wide."
+        },
+    )
+    tail_samples: Positive = field(default=200, metadata={"move": "Never below 100: a p99 needs requests behind it."})
+    tail_for: Seconds = field(
+        default=900, metadata={"move": "Move it up if a tail of a few minutes is of no use to you."}
+    )
+    truncated_ratio: Share = field(
+        default=0.3,
+        metadata={"move": "Move it to the share of cut answers that your product accepts; up for benchmarks."},
+    )
+    truncated_samples: Positive = field(
+        default=50, metadata={"move": "Move it up for models whose answers vary with the hour."}
+    )
+    truncated_for: Seconds = field(default=1800, metadata={"move": "Move it down while you are changing max_tokens."})
+    reasoning_truncated_ratio: Share = field(
+        default=0.05,
+        metadata={"move": "Each of these answers is empty for its reader: move it up only if you retry them."},
+    )
+    reasoning_samples: Positive = field(default=20, metadata={"move": "Move it up for rarely used routes."})
+    starved_for: Seconds = field(
+        default=300, metadata={"move": "Move it up where long prompts come in short bursts that you accept."}
+    )
+    runaway_factor: Positive = field(
+        default=8,
+        metadata={
+            "move": "How many times the mean output an open request must have made. Move it up for heavy-tailed outputs."
+        },
+    )
+    runaway_tokens: Positive = field(
+        default=4096,
+        metadata={
+            "move": "Below this many tokens nobody minds. Move it to the length at which you would look at a request."
+        },
+    )
+    runaway_for: Seconds = field(default=600, metadata={"move": "Move it up if long answers are normal here."})
+    straggler_ratio: Positive = field(
+        default=8,
+        metadata={
+            "move": "p99 output length over the mean, where no SLO states its own. Move it to what you planned for."
+        },
+    )
+    straggler_samples: Positive = field(
+        default=200, metadata={"move": "Never below 100: a p99 needs requests behind it."}
+    )
+    straggler_for: Seconds = field(
+        default=1800, metadata={"move": "Move it down after a change of prompts or of the model."}
+    )
+    assumption_factor: Positive = field(
+        default=1.5, metadata={"move": "How far the output length may leave the one that an SLO assumes."}
+    )
+    imbalance_factor: Positive = field(
+        default=3, metadata={"move": "Move it up where the balancer pins sessions to ranks on purpose."}
+    )
+    imbalance_requests: Positive = field(
+        default=10, metadata={"move": "Below this many requests on the busiest rank, imbalance costs nothing."}
+    )
+    imbalance_for: Seconds = field(default=1800, metadata={"move": "Move it down if you tune a balancer."})
+    blind_for: Seconds = field(
+        default=300,
+        metadata={
+            "move": "Move it up for servers whose /metrics is slow under load; better, raise the scrape timeout."
+        },
+    )
+    asleep_for: Seconds = field(default=300, metadata={"move": "Move it above the time that waking a server takes."})
+    silent_seconds: Seconds = field(
+        default=300,
+        metadata={"move": "Move it up for models with so little traffic that a healthy replica may idle this long."},
+    )
+    stale_seconds: Seconds = field(
+        default=120, metadata={"move": "Move it above four scrape intervals of the exporter."}
+    )
+    slo_samples: Positive = field(
+        default=20,
+        metadata={
+            "move": "With fewer requests in the short window no SLO is judged. Move it up for noisy small models."
+        },
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +171,8 @@ class Slo:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Regular expressions of the victims whose users can wait: only a spiral, a stall or a lost model pages for them."""
+    """Regular expressions of the victims whose users can wait: only a spiral, a stall or a lost model pages for"
+    " them."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
@@ -157,7 +229,7 @@ class Config:
     slos: tuple[Slo, ...] = ()
     batch: Batch = field(default_factory=Batch)
     receivers: Receivers = field(default_factory=Receivers)
-    # Labels that tell apart victims with the same host:port and model, such as cluster or namespace. Everywhere or nowhere.
+    # Labels that tell apart victims with the same host:port and model, such as cluster: on every series or none.
     identity_labels: tuple[LabelName, ...] = ()
     # Prometheus' evaluation interval for these groups. Keep it at or below half the hold of the states.
     evaluation_seconds: Annotated[int, Field(ge=5, le=300)] = 15

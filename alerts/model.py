@@ -26,6 +26,7 @@ class Scope(StrEnum):
     """What an alert is about, and so which labels it carries."""
 
     ENGINE = "engine"
+    SERVER = "server"
     TARGET = "target"
     MODEL = "model"
     ROUTE = "route"
@@ -122,6 +123,8 @@ def groups_dict(groups: tuple[Group, ...]) -> dict[str, Any]:
     """Groups as Prometheus reads them (no group labels: 2.42 rejects them)."""
     return {
         "groups": [
-            {"name": g.name, "interval": duration(g.interval), "rules": [rule_dict(r) for r in g.rules]} for g in groups if g.rules
+            {"name": g.name, "interval": duration(g.interval), "rules": [rule_dict(r) for r in g.rules]}
+            for g in groups
+            if g.rules
         ]
     }

@@ -6,7 +6,7 @@ native, and helpers named level:metric:operation. What PromQL cannot know stays 
 
 from alerts import raw
 from alerts.config import Config
-from alerts.model import Group, Recording
+from alerts.model import Recording
 from alerts.promql import Fold, by, metric, number, on
 
 # R is taken over the shortest window that holds enough completions: the fast one, or one of these (s).
@@ -23,10 +23,17 @@ def fast(config: Config) -> int:
     return max(int(config.thresholds.fast_window), 4 * config.scrape_seconds)
 
 
-def group(config: Config) -> Group:
+def rules(config: Config) -> tuple[Recording, ...]:
     """The normalised and the derived series, in the order in which they read each other."""
-    rules = (*normalised(config), *_counts(config), *_r(config), *_tax(config), *_work(config), *_shares(config), *_abandoned(config))
-    return Group("vllm_vitals.native", rules, config.evaluation_seconds)
+    return (
+        *normalised(config),
+        *_counts(config),
+        *_r(config),
+        *_tax(config),
+        *_work(config),
+        *_shares(config),
+        *_abandoned(config),
+    )
 
 
 def _fold(config: Config) -> Fold:
@@ -56,7 +63,8 @@ def normalised(config: Config) -> tuple[Recording, ...]:
         Recording(metric("kv_cache_usage_max_ratio"), f"clamp_max(({highest}) >= 0 <= 1.01, 1)"),
         *(Recording(metric(ours), raw.latest(config, theirs)) for ours, theirs in sources.items()),
         Recording(
-            metric("prompt_tokens_computed_total"), raw.latest(config, ("prompt_tokens_by_source_total",), 'source="local_compute"')
+            metric("prompt_tokens_computed_total"),
+            raw.latest(config, ("prompt_tokens_by_source_total",), 'source="local_compute"'),
         ),
         Recording(metric("responses_total"), raw.latest(config, ("request_success_total",), keep=("finished_reason",))),
         *(Recording(record, raw.latest(config, names, *matchers)) for record, names, matchers in _HELPERS),
@@ -72,7 +80,11 @@ _HELPERS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("engine:vllm_request_output_tokens:count", ("request_generation_tokens_count",), ()),
     ("engine:vllm_inter_token_latency_seconds:sum", raw.suffixed(raw.INTER_TOKEN, "_sum"), ()),
     ("engine:vllm_inter_token_latency_seconds:count", raw.suffixed(raw.INTER_TOKEN, "_count"), ()),
-    ("engine:vllm_inter_token_latency_seconds:within_1s", raw.suffixed(raw.INTER_TOKEN, "_bucket"), (r'le=~"1|1\\.0"',)),
+    (
+        "engine:vllm_inter_token_latency_seconds:within_1s",
+        raw.suffixed(raw.INTER_TOKEN, "_bucket"),
+        (r'le=~"1|1\\.0"',),
+    ),
     ("engine:vllm_request_preemptions:count", ("request_num_preemptions_count",), ()),
     ("engine:vllm_request_preemptions:at_most_1", ("request_num_preemptions_bucket",), (r'le=~"1|1\\.0"',)),
 )
@@ -117,7 +129,9 @@ def _r(config: Config) -> tuple[Recording, ...]:
         Recording("engine:vllm_preemptions:r_window", over_r_window(config, "engine:vllm_preemptions:SUFFIX")),
         Recording("engine:vllm_finished_with_count:r_window", over_r_window(config, finished)),
         Recording("engine:vllm_repeat_preempted:r_window", over_r_window(config, repeats)),
-        Recording(metric("preemptions_per_completion"), "engine:vllm_preemptions:r_window / engine:vllm_completions:r_window"),
+        Recording(
+            metric("preemptions_per_completion"), "engine:vllm_preemptions:r_window / engine:vllm_completions:r_window"
+        ),
         Recording(
             metric("repeat_preemption_ratio"),
             "engine:vllm_repeat_preempted:r_window / (engine:vllm_finished_with_count:r_window > 0)",
@@ -131,8 +145,7 @@ def _tax(config: Config) -> tuple[Recording, ...]:
     identity, limits = by(config.identity), config.thresholds
     fold = _fold(config)
     generated = fold.rate("generation_tokens_total", seconds=fast(config))
-    computed = fold.rate("prompt_tokens_computed_total", seconds=fast(config))
-    prompt = fold.rate("prompt_tokens_total", seconds=fast(config))
+    prompts = computed_prompts(config)
     length = (
         f"(max {identity} (increase(engine:vllm_request_prompt_tokens:sumRANGE))"
         f" + max {identity} (increase(engine:vllm_request_output_tokens:sumRANGE)) / 2)"
@@ -156,7 +169,7 @@ def _tax(config: Config) -> tuple[Recording, ...]:
     estimate = "engine:vllm_lost_share:estimate"
     known = f"({estimate} > bool 0)"
     return (
-        Recording(metric("useful_tokens_per_second"), f"{generated} + ({computed} or {prompt})"),
+        Recording(metric("useful_tokens_per_second"), f"{generated} + ({prompts})"),
         Recording("engine:vllm_context_tokens:mean", over_r_window(config, length)),
         Recording(estimate, lost),
         Recording(metric("recompute_tax_ratio"), tax(estimate)),
@@ -164,6 +177,15 @@ def _tax(config: Config) -> tuple[Recording, ...]:
         # A connector or an offload brings the blocks back: the upper bound is 0 with it.
         Recording(metric("recompute_tax_upper_ratio"), tax(known)),
     )
+
+
+def computed_prompts(config: Config) -> str:
+    """Prompt tokens computed a second; where vLLM does not split them by source, those not found in the cache."""
+    fold, seconds = _fold(config), fast(config)
+    computed = fold.rate("prompt_tokens_computed_total", seconds=seconds)
+    prompts = fold.rate("prompt_tokens_total", seconds=seconds)
+    hits = fold.rate("prefix_cache_hits_total", seconds=seconds)
+    return f"{computed} or clamp_min({prompts} - {hits}, 0) or {prompts}"
 
 
 def _config_info(config: Config, matcher: str) -> str:
@@ -187,9 +209,14 @@ def _connector(config: Config) -> str:
 
 def _work(config: Config) -> tuple[Recording, ...]:
     waiting = waiting_total(config)
-    rate = f"(engine:vllm_completions:increase{fast(config)}s > 0) / {fast(config)}"
+    rate = over_r_window(config, "rate_of_SUFFIX")
+    for w in r_windows(config):
+        rate = rate.replace(f"rate_of_increase{w}s", f"engine:vllm_completions:increase{w}s / {w}")
+    rate += f" or (engine:vllm_completions:increase{fast(config)}s > 0) / {fast(config)}"
     return (
-        Recording(metric("expected_wait_seconds"), f"({waiting}) / {on(config.identity)} ({rate})"),
+        Recording(
+            metric("expected_wait_seconds"), f"(({waiting}) / {on(config.identity)} ({rate})) or ({waiting}) == 0"
+        ),
         Recording(
             metric("stall_gaps_per_second"),
             f"clamp_min(rate(engine:vllm_inter_token_latency_seconds:count{_fold(config).range(fast(config))})"
@@ -198,9 +225,9 @@ def _work(config: Config) -> tuple[Recording, ...]:
     )
 
 
-def waiting_total(config: Config) -> str:
-    """Waiting requests of every reason, per victim."""
-    return f"sum {by(config.identity)} ({_fold(config).gauge('requests_waiting', keep=('reason',))})"
+def waiting_total(config: Config, ago: int = 0) -> str:
+    """Waiting requests of every reason, per victim, ``ago`` seconds back."""
+    return f"sum {by(config.identity)} ({_fold(config).gauge('requests_waiting', offset=ago, keep=('reason',))})"
 
 
 def _shares(config: Config) -> tuple[Recording, ...]:
@@ -214,8 +241,14 @@ def _shares(config: Config) -> tuple[Recording, ...]:
     queries = fold.rate("prefix_cache_queries_total", seconds=fast(config))
     return (
         Recording(metric("truncated_ratio"), f"({cut}) / (sum {identity} ({finished}) > 0)"),
-        Recording(metric("output_tokens_mean"), f"max {identity} (increase(engine:vllm_request_output_tokens:sum{window})) / {count}"),
-        Recording(metric("prompt_tokens_mean"), f"max {identity} (increase(engine:vllm_request_prompt_tokens:sum{window})) / {count}"),
+        Recording(
+            metric("output_tokens_mean"),
+            f"max {identity} (increase(engine:vllm_request_output_tokens:sum{window})) / {count}",
+        ),
+        Recording(
+            metric("prompt_tokens_mean"),
+            f"max {identity} (increase(engine:vllm_request_prompt_tokens:sum{window})) / {count}",
+        ),
         Recording(metric("prefix_cache_hit_ratio"), f"({hits}) / (({queries}) > 0)"),
     )
 
@@ -226,7 +259,9 @@ def _abandoned(config: Config) -> tuple[Recording, ...]:
     identity = by(config.identity)
     running = _fold(config).gauge("requests_running")
     before = _fold(config).gauge("requests_running", offset=seconds)
-    victims = f"engine:vllm_preemptions:increase{fast(config)}s"
+    evicted = f"engine:vllm_preemptions:increase{fast(config)}s"
+    queue = f"clamp_min(({waiting_total(config)}) - ({waiting_total(config, fast(config))}), 0)"
+    victims = f"(({evicted} < {queue}) or {queue})"
     started = f"max {identity} (increase(engine:vllm_first_tokens:count{window}))"
-    gone = f"{started} - engine:vllm_completions:increase{fast(config)}s - (({running}) - ({before})) - ({victims} or 0 * {started})"
+    gone = f"{started} - engine:vllm_completions:increase{fast(config)}s - (({running}) - ({before})) - {victims}"
     return (Recording(metric("abandoned_requests_per_second"), f"clamp_min({gone}, 0) / {seconds}"),)

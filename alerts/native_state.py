@@ -7,8 +7,8 @@ enough. Exactly one state holds per engine: the worst. `down` also stands for bl
 
 from alerts import raw
 from alerts.config import Config
-from alerts.model import Group, Recording
-from alerts.native import fast, waiting_total
+from alerts.model import Recording
+from alerts.native import computed_prompts, fast, waiting_total
 from alerts.promql import Fold, by, metric, number, on
 from exporter.core.snapshot import State
 
@@ -19,10 +19,16 @@ _CHOSEN = "engine:vllm_state:chosen"
 _SINCE = "engine:vllm_state:since"
 
 
-def group(config: Config) -> Group:
+def rules(config: Config) -> tuple[Recording, ...]:
     """The states, in the order in which they read each other."""
-    rules = (*_presence(config), *_progress(config), *_thrashing(config), *_spiral(config), *_others(config), *_verdict(config))
-    return Group("vllm_vitals.native_state", rules, config.evaluation_seconds)
+    return (
+        *_presence(config),
+        *_progress(config),
+        *_thrashing(config),
+        *_spiral(config),
+        *_others(config),
+        *_verdict(config),
+    )
 
 
 def _fold(config: Config) -> Fold:
@@ -66,7 +72,8 @@ def _progress(config: Config) -> tuple[Recording, ...]:
             f" and {identity} ({fold.rate('prompt_tokens_total', seconds=seconds, function='increase')} == 0)"
             f" unless {identity} (increase(engine:vllm_steps:count{window}) > 0)"
             f" unless {identity} ({usage} > {identity} {before})"
-            f" and {identity} count_over_time(engine:vllm_work:requests{window}) > {int(seconds) // config.evaluation_seconds})"
+            f" and {identity} count_over_time(engine:vllm_work:requests{window}) >"
+            f" {int(seconds) // config.evaluation_seconds})"
         )
 
     finished = f"sum {by(config.identity)} ({metric('responses_total')}) > 0"
@@ -77,9 +84,18 @@ def _progress(config: Config) -> tuple[Recording, ...]:
         Recording(
             "engine:vllm_stalled:bool",
             f"(({frozen(limits.stall_after)} and {identity} ({finished})) or {frozen(limits.stall_after_start)})"
-            f" * 0 + 1 unless {identity} (engine:vllm_asleep:bool == 1)",
+            f" * 0 + 1 unless {identity} (engine:vllm_asleep:bool == 1)"
+            # Under preemptions a frozen engine is a spiral that starves itself.
+            f" unless {identity} {_preempted(config)} unless {on(config.target_identity)} {_moving(config)}",
         ),
     )
+
+
+def _moving(config: Config) -> str:
+    """Servers that are falling asleep, waking, or taking new weights (vLLM 0.31 on): no token is expected of them."""
+    names = ("rl_weight_update_operations_in_flight", "sleep_mode_operations_in_flight")
+    series = " or ".join(prefix + name for name in names for prefix in config.spellings)
+    return f'(max {by(config.target_identity)} (label_replace({series}, "target", "$1", "instance", "(.+)")) > 0)'
 
 
 def _latch(config: Config, record: str, enter: str, stay: str) -> Recording:
@@ -117,7 +133,10 @@ def _ratio_conditions(config: Config, level: float) -> str:
         limits.min_preemptions,
     )
     repeat = _exceeds(
-        "engine:vllm_repeat_preempted:r_window", "engine:vllm_finished_with_count:r_window", limits.thrash_repeat_ratio * level, 1
+        "engine:vllm_repeat_preempted:r_window",
+        "engine:vllm_finished_with_count:r_window",
+        limits.thrash_repeat_ratio * level,
+        1,
     )
     enough = f"engine:vllm_preemptions:r_window >= {number(limits.min_preemptions)}"
     return f"({r} or ({repeat} and {identity} {enough}))"
@@ -125,70 +144,98 @@ def _ratio_conditions(config: Config, level: float) -> str:
 
 def _thrashing(config: Config) -> tuple[Recording, ...]:
     fold, identity = _fold(config), on(config.identity)
-    window = fold.range(fast(config))
-    queued = waiting_total(config)
-    mean = f"avg_over_time(engine:vllm_waiting:requests{window})"
-    # Not fallen by more than 10 % over the window.
-    stuck = f"({mean} >= 1) and {identity} (engine:vllm_waiting:requests >= 0.9 * engine:vllm_waiting:requests offset {fast(config)}s"
-    stuck += f" or engine:vllm_waiting:requests unless {identity} engine:vllm_waiting:requests offset {fast(config)}s)"
-    enter = f"{_ratio_conditions(config, 1)} and {identity} ({stuck})"
+    half = fast(config) // 2
+    mean = f"avg_over_time(engine:vllm_waiting:requests{fold.range(fast(config))})"
+    later = f"avg_over_time(engine:vllm_waiting:requests{fold.range(half)})"
+    # Not draining: the later half of the window waits no less than 90 % of its earlier half.
+    stuck = f"({mean} >= 1) and {identity} ({later} >= 0.9 * ({later} offset {half}s))".replace(
+        f"({later} offset {half}s)", f"avg_over_time(engine:vllm_waiting:requests{fold.range(half)} offset {half}s)"
+    )
+    some = f"{metric('preemptions_per_second')} > 0"
+    enter = f"{_ratio_conditions(config, 1)} and {identity} ({stuck}) and {identity} ({some})"
+    high = (
+        f"({metric('preemptions_per_completion')} >= {number(config.thresholds.thrash_preemptions_per_completion / 2)}"
+        f" or {metric('repeat_preemption_ratio')} >= {number(config.thresholds.thrash_repeat_ratio / 2)})"
+    )
+    # Without enough completions for R, preemptions alone keep it.
+    blind = f"({_preempted(config, 0.5)} unless {identity} {metric('preemptions_per_completion')})"
+    stay = f"(({high} and {identity} ({some})) or {blind}) and {identity} ({mean} >= 0.5)"
     return (
-        Recording("engine:vllm_waiting:requests", queued),
+        Recording("engine:vllm_waiting:requests", waiting_total(config)),
         Recording("engine:vllm_thrashing:enter", _bool(config, enter)),
-        Recording("engine:vllm_thrashing:stay", _bool(config, _ratio_conditions(config, 0.5))),
+        Recording("engine:vllm_thrashing:stay", _bool(config, stay)),
         _latch(config, "engine:vllm_thrashing:latched", "engine:vllm_thrashing:enter", "engine:vllm_thrashing:stay"),
+    )
+
+
+def _preempted(config: Config, level: float = 1) -> str:
+    """``level`` times the least number of preemptions in the fast window from which anything is concluded."""
+    return (
+        f"({metric('preemptions_per_second')} * {fast(config)} >= {number(config.thresholds.min_preemptions * level)})"
     )
 
 
 def _spiral(config: Config) -> tuple[Recording, ...]:
     fold, limits, identity = _fold(config), config.thresholds, on(config.identity)
-    seconds = fast(config)
-    preempted = f"{metric('preemptions_per_second')} * {seconds} >= {number(limits.min_preemptions)}"
-    generated = fold.rate("generation_tokens_total", seconds=seconds)
-
-    def redoes(level: float) -> str:
-        r = _exceeds(
-            "engine:vllm_preemptions:r_window",
-            "engine:vllm_completions:r_window",
-            limits.spiral_preemptions_per_completion * level,
-            limits.min_preemptions,
-        )
-        return f"({r} and {identity} {metric('recompute_tax_ratio')} >= {number(limits.spiral_recompute_tax * level)})"
-
-    silent = (
-        f"(({preempted}) and {identity} "
-        f"({fold.rate('generation_tokens_total', seconds=limits.spiral_silence, function='increase')} == 0))"
+    generated = fold.rate("generation_tokens_total", seconds=fast(config))
+    r = _exceeds(
+        "engine:vllm_preemptions:r_window",
+        "engine:vllm_completions:r_window",
+        limits.spiral_preemptions_per_completion,
+        limits.min_preemptions,
+    )
+    tax = metric("recompute_tax_ratio")
+    redoing = (
+        f"(engine:vllm_thrashing:enter == 1 and {identity} {r} and {identity} {tax} >="
+        f" {number(limits.spiral_recompute_tax)})"
+    )
+    still_redoing = (
+        f"(engine:vllm_thrashing:stay == 1 and {identity} {metric('preemptions_per_completion')} >="
+        f" {number(limits.spiral_preemptions_per_completion / 2)} and {identity} {tax} >="
+        f" {number(limits.spiral_recompute_tax / 2)})"
     )
 
-    def collapsed(level: float) -> str:
-        share = min(1.0, limits.spiral_generation_share / level)
-        lengths = " ".join(
-            f"and {identity} ({metric(name)} / {record} <= 2) and {identity} ({metric(name)} / {record} >= 0.5)"
-            for name, record in (
-                ("prompt_tokens_mean", "engine:vllm_prompt_tokens_mean:calm"),
-                ("output_tokens_mean", "engine:vllm_output_tokens_mean:calm"),
-            )
-        )
+    def barren(level: float) -> str:
+        """Preemption after preemption and not one generated token."""
+        silence = max(limits.spiral_silence * level, 2 * config.evaluation_seconds)
+        none = fold.rate("generation_tokens_total", seconds=silence, function="increase")
         return (
-            f"(({preempted}) and {identity} (({generated}) <= {number(share)} * (engine:vllm_generation:calm > 0))"
-            f" and {identity} (engine:vllm_work:requests >= engine:vllm_work:calm) {lengths})"
+            f"({_preempted(config, level)} and {identity} ({none} == 0) and {identity} engine:vllm_work:requests >= 1)"
         )
 
-    enter = f"({redoes(1)} and {identity} engine:vllm_thrashing:enter == 1) or {collapsed(1)}"
-    stay = f"{redoes(0.5)} or {collapsed(0.5)} or {silent}"
+    enter = f"{redoing} or {_collapsed(config, 1)}"
+    stay = f"{still_redoing} or {_collapsed(config, 0.5)} or {barren(0.5)}"
+    latched, release = "engine:vllm_death_spiral:latched", fold.range(limits.release)
     return (
         *_calm(config, generated),
         Recording("engine:vllm_death_spiral:enter", _bool(config, enter)),
         Recording("engine:vllm_death_spiral:stay", _bool(config, stay)),
-        # Ten evictions without one token for so long need no further hold.
-        Recording("engine:vllm_death_spiral:silent", _bool(config, silent)),
-        _latch(config, "engine:vllm_death_spiral:held", "engine:vllm_death_spiral:enter", "engine:vllm_death_spiral:stay"),
+        _latch(
+            config, "engine:vllm_death_spiral:held", "engine:vllm_death_spiral:enter", "engine:vllm_death_spiral:stay"
+        ),
+        # Evictions without one token for so long need no further hold.
         Recording(
-            "engine:vllm_death_spiral:latched",
-            "(engine:vllm_death_spiral:held == 1) or (engine:vllm_death_spiral:silent == 1)"
-            f" or ((engine:vllm_death_spiral:latched == 1) and max_over_time(engine:vllm_death_spiral:stay{fold.range(limits.release)}) == 1)"
+            latched,
+            f"(engine:vllm_death_spiral:held == 1) or ({barren(1)} * 0 + 1)"
+            f" or (({latched} == 1) and max_over_time(engine:vllm_death_spiral:stay{release}) == 1)"
             f" or 0 * {metric('generation_tokens_total')}",
         ),
+    )
+
+
+def _collapsed(config: Config, level: float) -> str:
+    """Generation fell to a share of what it was before the first preemption, under no less work of like lengths."""
+    identity = on(config.identity)
+    share = number(config.thresholds.spiral_generation_share / level)
+    alike = " ".join(
+        f"and {identity} ({metric(name)} / (engine:vllm_{name}:calm > 0) <= 2)"
+        f" and {identity} ({metric(name)} / (engine:vllm_{name}:calm > 0) >= 0.5)"
+        for name in ("prompt_tokens_mean", "output_tokens_mean")
+    )
+    return (
+        f"({_preempted(config, level)} and {identity} (engine:vllm_generation:rate <= {share} *"
+        f" (engine:vllm_generation:calm > 0))"
+        f" and {identity} (engine:vllm_work:requests >= engine:vllm_work:calm) {alike})"
     )
 
 
@@ -219,7 +266,7 @@ def _others(config: Config) -> tuple[Recording, ...]:
         f" / (rate(engine:vllm_inter_token_latency_seconds:count{window}) > 0)"
     )
     hour = fold.range(3600)
-    prefill = fold.rate("prompt_tokens_computed_total", seconds=fast(config))
+    prefill = computed_prompts(config)
     generated = fold.rate("generation_tokens_total", seconds=fast(config))
     queued = f"(engine:vllm_waiting:requests >= bool 1)[{fast(config) + 1}s:{config.evaluation_seconds}s]"
     return (
@@ -253,15 +300,22 @@ def _verdict(config: Config) -> tuple[Recording, ...]:
         (State.PREEMPTING, f"{metric('preemptions_per_second')} > 0"),
         (State.SATURATED, f"engine:vllm_queued:share >= {number(limits.saturated_share)}"),
         (State.KV_PRESSURE, f"{metric('kv_cache_usage_max_ratio')} >= {number(limits.kv_pressure_ratio)}"),
-        (State.IDLE, f"max_over_time(engine:vllm_work:requests{window}) == 0 and ({metric('useful_tokens_per_second')} == 0)"),
+        (
+            State.IDLE,
+            f"max_over_time(engine:vllm_work:requests{window}) == 0 and ({metric('useful_tokens_per_second')} == 0)",
+        ),
         (State.HEALTHY, known),
         (State.UNKNOWN, _SEEN),
     )
     chosen = " or ".join(
-        f'label_replace((max {identity} ({condition})) * 0 + 1, "state", "{state}", "", "")' for state, condition in conditions[:1]
+        f'label_replace((max {identity} ({condition})) * 0 + 1, "state", "{state}", "", "")'
+        for state, condition in conditions[:1]
     )
     for state, condition in conditions[1:]:
-        chosen += f' or {on(config.identity)} label_replace((max {identity} ({condition})) * 0 + 1, "state", "{state}", "", "")'
+        chosen += (
+            f' or {on(config.identity)} label_replace((max {identity} ({condition})) * 0 + 1, "state",'
+            f' "{state}", "", "")'
+        )
     stateful = (*config.identity, "state")
     return (
         Recording(_CHOSEN, chosen),

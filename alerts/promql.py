@@ -69,7 +69,9 @@ class Fold:
         steps = -(-int(seconds) // self.step)
         return f"[{steps * self.step + 1}s]"
 
-    def gauge(self, name: str, *matchers: str, over: str = "", seconds: float = 0, offset: float = 0, keep: Sequence[str] = ()) -> str:
+    def gauge(
+        self, name: str, *matchers: str, over: str = "", seconds: float = 0, offset: float = 0, keep: Sequence[str] = ()
+    ) -> str:
         """One value per victim of a gauge, or of ``over`` (``max_over_time``, ...) of it."""
         shift = f" offset {duration(offset)}" if offset else ""
         series = selector(metric(name), *matchers)

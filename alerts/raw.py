@@ -31,7 +31,9 @@ def suffixed(names: Sequence[str], suffix: str) -> tuple[str, ...]:
     return tuple(name + suffix for name in names)
 
 
-def folded(config: Config, names: Sequence[str], *matchers: str, function: str, window: str, keep: Sequence[str] = ()) -> str:
+def folded(
+    config: Config, names: Sequence[str], *matchers: str, function: str, window: str, keep: Sequence[str] = ()
+) -> str:
     """``function`` over ``window`` of the first of ``names`` that a victim has, under any spelling."""
     choices = []
     for name in names:

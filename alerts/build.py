@@ -1,0 +1,133 @@
+"""`python -m alerts.build`: writes rules, routes and runbooks; `--check` fails where a file is not what it would write.
+
+Input: the config (defaults, or a user's overrides). Output: files under --out. Invariant: the same config gives the
+same bytes, and nothing is written that the linter finds fault with.
+"""
+
+import difflib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from alerts import meta, native, native_state, page, routing, runbook, shared, slo, ticket
+from alerts.config import Config, ConfigError, load
+from alerts.lint import lint
+from alerts.model import Group, dump, groups_dict
+from alerts.passes import PASSES, only_native
+
+ROOT = Path(__file__).parent
+MODES = ("daemon", "native")
+
+
+def rules(config: Config, modes: frozenset[str] = frozenset(MODES)) -> dict[str, tuple[Group, ...]]:
+    """Groups by file name without its ending. Without the daemon, alerts that need it are left out."""
+    step = config.evaluation_seconds
+    files: dict[str, tuple[Group, ...]] = {
+        "recording": (
+            Group("vllm_vitals.before", shared.rules(config), step),
+            Group("vllm_vitals.slo", slo.recordings(config), step),
+        ),
+        "alerts": (
+            Group("vllm_vitals.pages", page.alerts(config), step),
+            Group("vllm_vitals.tickets", ticket.alerts(config), step),
+            Group("vllm_vitals.meta", meta.alerts(config), step),
+        ),
+        "native": (Group("vllm_vitals.native", (*native.rules(config), *native_state.rules(config)), step),),
+    }
+    if "native" not in modes:
+        del files["native"]
+    for one in PASSES:
+        files = {name: one(config, groups) for name, groups in files.items()}
+    if "daemon" not in modes:
+        files["alerts"] = only_native(config, files["alerts"])
+    return files
+
+
+def findings(config: Config, files: Mapping[str, tuple[Group, ...]]) -> list[str]:
+    """What the linter says of all files together."""
+    every = tuple(g for groups in files.values() for g in groups)
+    return [str(finding) for finding in lint(config, every, frozenset(runbook.GUIDANCE))]
+
+
+def outputs(config: Config, modes: frozenset[str] = frozenset(MODES), operator: bool = False) -> dict[str, str]:
+    """Every file to write, by path relative to the output directory."""
+    files = rules(config, modes)
+    texts = {f"out/{name}.yml": _rule_file(name, groups, operator) for name, groups in files.items()}
+    texts["out/alertmanager.yml"] = dump(routing.document(config))
+    return texts | {f"runbooks/{name}": text for name, text in runbook.render(config, files["alerts"]).items()}
+
+
+def _rule_file(name: str, groups: tuple[Group, ...], operator: bool) -> str:
+    document: dict[str, Any] = groups_dict(groups)
+    if operator:
+        metadata = {"name": f"vllm-vitals-{name}", "labels": {"app.kubernetes.io/name": "vllm-vitals"}}
+        document = {
+            "apiVersion": "monitoring.coreos.com/v1",
+            "kind": "PrometheusRule",
+            "metadata": metadata,
+            "spec": document,
+        }
+    return dump(document)
+
+
+def drift(out: Path, texts: Mapping[str, str]) -> list[str]:
+    """A unified diff for each file that is not as it would be written."""
+    differences = []
+    for name, text in texts.items():
+        path = out / name
+        have = path.read_text(encoding="utf-8") if path.exists() else ""
+        if have != text:
+            lines = difflib.unified_diff(have.splitlines(), text.splitlines(), str(path), "built", lineterm="", n=1)
+            differences.append("\n".join(lines))
+    kept = {out / name for name in texts}
+    stray = [p for p in sorted((out / "runbooks").glob("*.md")) if p not in kept]
+    return differences + [f"{p}: belongs to no alert: delete it" for p in stray]
+
+
+def _modes(_: click.Context, __: click.Parameter, value: str) -> frozenset[str]:
+    chosen = frozenset(value.split(","))
+    if not chosen <= set(MODES):
+        raise click.BadParameter(f"choose from {', '.join(MODES)}")
+    return chosen
+
+
+@click.command()
+@click.option("--check", is_flag=True, help="Write nothing; exit 1 where a file is not up to date.")
+@click.option(
+    "--config", "path", type=click.Path(path_type=Path), help="YAML with what to change (see docs/alerts.md)."
+)
+@click.option(
+    "--mode", "modes", default="daemon,native", callback=_modes, help="Who makes the series: daemon, native or both."
+)
+@click.option("--format", "form", type=click.Choice(["prometheus", "operator"]), default="prometheus")
+@click.option("--out", type=click.Path(path_type=Path), default=ROOT, help="Where out/ and runbooks/ go.")
+def main(check: bool, path: Path | None, modes: frozenset[str], form: str, out: Path) -> None:
+    """Build alerting and recording rules, the Alertmanager config and the runbooks."""
+    try:
+        config = load(path) if path else Config()
+    except ConfigError as error:
+        click.echo(str(error), err=True)
+        sys.exit(2)
+    faults = findings(config, rules(config, modes))
+    if faults:
+        click.echo("\n".join(faults), err=True)
+        sys.exit(1)
+    texts = outputs(config, modes, operator=form == "operator")
+    if check:
+        differences = drift(out, texts)
+        if differences:
+            click.echo("\n".join(differences), err=True)
+            click.echo("Run `python -m alerts.build` and commit what it writes.", err=True)
+            sys.exit(1)
+        return
+    for name, text in texts.items():
+        target = out / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

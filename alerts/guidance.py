@@ -1,0 +1,180 @@
+"""What the runbooks of the pages say: Meaning, Impact, Diagnosis, Mitigation, for a reader who has never seen it.
+
+Mitigation starts with what is safe and needs no restart, and turns one knob at a time; each step says how you know
+that it worked. Never advise lowering gpu_memory_utilization against preemption: that shrinks the KV cache.
+"""
+
+from alerts.model import Runbook
+
+# In every query TARGET, MODEL and ENGINE stand for the labels of the alert.
+VICTIM = 'target="TARGET",model_name="MODEL",engine="ENGINE"'
+MODEL = 'model_name="MODEL"'
+
+
+def victim(name: str, more: str = "") -> str:
+    """The victim's own series, folded over producers."""
+    return f"max(vllm_vitals_{name}{{{VICTIM}{more}}})"
+
+
+STATE_NOW = (
+    "The state of every engine of the model",
+    f"max by (target, engine, state) (vllm_vitals_state{{{MODEL}}}) == 1",
+)
+R_NOW = ("R, preemptions per finished request (healthy: below 0.25)", victim("preemptions_per_completion"))
+TAX = ("The share of the work that is done again", victim("recompute_tax_ratio"))
+USEFUL = ("Useful tokens per second", victim("useful_tokens_per_second"))
+KV_MAX = (
+    "KV cache, highest over the window (the instant value dips while victims free blocks)",
+    victim("kv_cache_usage_max_ratio"),
+)
+WAITING = ("Who waits, and for what", f"max by (reason) (vllm_vitals_requests_waiting{{{VICTIM}}})")
+RUNNING = ("Requests running", victim("requests_running"))
+WAIT = ("How long a new request must expect to wait", victim("expected_wait_seconds"))
+RESTARTS = ("Restarts in the last hour", f"max(resets(vllm_vitals_generation_tokens_total{{{VICTIM}}}[1h]))")
+ADVICE = ("Advice in force (needs the exporter)", f"max by (knob, direction) (vllm_vitals_advice{{{VICTIM}}}) == 1")
+CAP = (
+    "The cap to set at the gateway: 0.9 times what ran while the cache was full",
+    f"floor(0.9 * avg_over_time(({victim('requests_running')} and {victim('kv_cache_usage_ratio')} >= 0.9)[5m:15s]))",
+)
+
+_EVICTING_STEPS = (
+    "Cap concurrency for this engine at the gateway (the page prints the number; below is how it is computed). No"
+    " restart is"
+    " needed. It worked if preemptions stop and useful tokens/s rise within two minutes.",
+    "Shed or postpone batch work that shares the engine. It worked if waiting falls.",
+    "Add a replica, if you have one. It worked if the expected wait falls.",
+    "At the next restart turn one knob. Prompts much longer than outputs: `scheduler_reserve_full_isl` on (vLLM"
+    " 0.19 and later; it"
+    " is the default), then `watermark` 0.01-0.05 (0.24 and later). Otherwise: `max_num_seqs` down to the cap."
+    " Compare a day"
+    " before with a day after.",
+    "Do not lower `gpu_memory_utilization`: that makes the cache smaller and the evictions worse. Do not change"
+    " `max_num_seqs` and"
+    " `max_num_batched_tokens` at once: you will not know which one helped.",
+)
+
+PAGES: dict[str, Runbook] = {
+    "VLLMDeathSpiral": Runbook(
+        meaning="The KV cache cannot hold what the scheduler admitted. It evicts a running request, puts it back"
+        " in the queue, computes"
+        " its tokens again, and evicts it again. R (preemptions per finished request) is at least 1 and at least"
+        " 40 % of the work is"
+        " repetition; or ten and more preemptions in a minute come with no token at all for 30 s; or with less"
+        " than a third of the"
+        " tokens made before. vLLM logs nothing about it, and its own counters leave the repeated work out.",
+        impact="The server answers health checks and looks busy. Users see first tokens late, answers that stop"
+        " for seconds in the"
+        " middle, and time-outs. Their retries add load, so it seldom ends by itself.",
+        diagnosis=(
+            "Is it one engine or all of the model? One: look at its load balance. All: the load or the prompts"
+            " changed.",
+            "Did prompts get longer, or arrivals rise, just before? The page gives both as before and now.",
+            "Was there a restart or a new vLLM version within the hour? Compare its settings with those of a"
+            " healthy engine.",
+        ),
+        queries=(R_NOW, TAX, USEFUL, KV_MAX, CAP, STATE_NOW, ADVICE),
+        mitigation=_EVICTING_STEPS,
+    ),
+    "VLLMThrashing": Runbook(
+        meaning="Evictions feed on themselves: R is at least 0.5, or one finished request in ten was preempted"
+        " twice or more, and the"
+        " queue does not drain. Thrashing alone is not proof of harm (a thrashing server was measured to do more"
+        " work than an idle"
+        " cautious one), so it is a ticket; it pages once an SLO burns, or once the expected wait has been above"
+        " the objective and"
+        " rising for ten minutes.",
+        impact="Answers pause in the middle, and the queue grows. It can tip into a death spiral when prompts get"
+        " longer.",
+        diagnosis=(
+            "Is the wait rising or flat? Flat means overload that holds; rising means it will not end by itself.",
+            "Which requests are new? A new client, a batch job, or longer outputs than usual?",
+        ),
+        queries=(R_NOW, WAIT, WAITING, USEFUL, KV_MAX, CAP, ADVICE),
+        mitigation=_EVICTING_STEPS,
+        limits=("ttft_objective_seconds", "thrash_rise_seconds", "thrash_for"),
+    ),
+    "VLLMStalled": Runbook(
+        meaning="There is work, and for 45 s nothing moved: no generated token, no prompt token, no engine step,"
+        " no new maximum of the"
+        " KV cache (a long prefill moves only that). Before the first completion after a start the limit is 180"
+        " s, since"
+        " compilation takes time. With the canary switched on, an unanswered canary request says the same.",
+        impact="Every request on this engine hangs. /health and /metrics usually still answer 200, so nothing"
+        " else will notice.",
+        diagnosis=(
+            "Does all of it wait `deferred` with nothing running? Then remote KV transfer, LoRA loading or"
+            " grammar compilation hangs.",
+            "Does the log hold `EngineCore encountered a fatal error`, `output_handler failed`, or an NCCL time-out?",
+            "Are the gauges frozen after a mass disconnect? vLLM refreshes them only on a step; compare with the"
+            " gateway's requests in"
+            " flight. If the gateway has none, nobody is waiting.",
+        ),
+        queries=(RUNNING, WAITING, USEFUL, KV_MAX, RESTARTS, STATE_NOW),
+        mitigation=(
+            "Drain the engine at the gateway, so that no new request joins. It worked if its arrivals stop.",
+            "Capture before you restart: `py-spy dump --pid <EngineCore>`, the last lines of the log, a recording"
+            " of /metrics.",
+            "Restart the server. It worked if generation tokens move again and a request sent by hand answers.",
+            "If it stalls again within the hour, go back to the version before. No knob helps against a hang.",
+        ),
+    ),
+    "VLLMModelUnavailable": Runbook(
+        meaning="At least one engine of the model is down, and no other one can serve: all are down, stalled or"
+        " asleep. A target that"
+        " discovery removed does not count, so a model scaled to zero on purpose does not page.",
+        impact="Every request for this model fails.",
+        diagnosis=(
+            "Did all of them stop at once? A shared cause: node, network, weights volume, a bad rollout.",
+            "What does the log end with? Out of memory, a CUDA error, a failed weight load. Exit code 0 proves"
+            " nothing.",
+            "Is it still loading? The port opens only when the engine is ready, which takes minutes for large models.",
+        ),
+        queries=(
+            STATE_NOW,
+            ("Which targets answer", "max by (target) (vllm_vitals_target_up)"),
+            (
+                "When each was last read (needs the exporter)",
+                "time() - max by (target) (vllm_vitals_last_scrape_timestamp_seconds)",
+            ),
+        ),
+        mitigation=(
+            "Send its traffic to another model or region, or answer with an honest error, so that clients stop"
+            " retrying.",
+            "Restart one server and watch it load; when it serves, restart the others. It worked if its state is"
+            " idle or healthy.",
+            "If the rollout changed the image or the flags, roll it back.",
+        ),
+        limits=("unavailable_for",),
+    ),
+    "VLLMSLOBurn": Runbook(
+        meaning="Requests miss the objective so often that the month's error budget would be spent far too early."
+        " A page needs a long and"
+        " a short window to agree (14.4 times the sustainable rate over 1 h and 5 min, or 6 times over 6 h and 30"
+        " min); a ticket 3"
+        " times over a day and 2 h, or once over three days and 6 h. Too few requests are not judged. A request"
+        " that never got its"
+        " first token is in no histogram: VLLMStalled finds those.",
+        impact="Users wait longer than they were promised, in numbers that matter.",
+        diagnosis=(
+            "What state are the model's engines in? The worst one names the cause; its own alert carries the steps.",
+            "If all are healthy or saturated, the load outgrew the fleet.",
+            "Has the output length left the one that the SLO assumes? Then the promise, not the server, is wrong.",
+        ),
+        queries=(
+            STATE_NOW,
+            (
+                "How fast each SLO burns over the last hour",
+                f"max by (slo) (model:vllm_vitals_slo_burn:ratio1h{{{MODEL}}})",
+            ),
+            ("The longest expected wait of any engine", f"max(vllm_vitals_expected_wait_seconds{{{MODEL}}})"),
+            ("Mean output length now", f"max(vllm_vitals_output_tokens_mean{{{MODEL}}})"),
+        ),
+        mitigation=(
+            "Follow the runbook of the worst engine's state, if one is in trouble.",
+            "Else cap the heaviest client at the gateway, or add replicas. It worked if the 5-minute burn falls"
+            " below 1.",
+            "Review the objective against the lengths it was made for.",
+        ),
+        limits=("slo_samples",),
+    ),
+}

@@ -1,0 +1,318 @@
+"""What the runbooks of the tickets and of the meta alerts say. See `guidance` for the rules they follow."""
+
+from alerts.guidance import (
+    ADVICE,
+    CAP,
+    KV_MAX,
+    MODEL,
+    R_NOW,
+    RESTARTS,
+    RUNNING,
+    STATE_NOW,
+    TAX,
+    USEFUL,
+    WAIT,
+    WAITING,
+    victim,
+)
+from alerts.model import Runbook
+
+_PREEMPTIONS = ("Preemptions per second", victim("preemptions_per_second"))
+_GAPS = ("Gaps over 1 s in answers, per second (where preemption really shows)", victim("stall_gaps_per_second"))
+_OUTPUT = ("Mean output length", victim("output_tokens_mean"))
+_PROMPT = ("Mean prompt length", victim("prompt_tokens_mean"))
+_ERRORS = (
+    "Failed scrapes by reason",
+    'sum by (reason) (max by (target, reason) (rate(vllm_vitals_scrape_errors_total{target="TARGET"}[5m]))) > 0',
+)
+
+TICKETS: dict[str, Runbook] = {
+    "VLLMPreempting": Runbook(
+        "Requests have been evicted for half an hour, and most still finish after one eviction. Healthy servers"
+        " were measured with 7 to"
+        " 20 % of their requests preempted; this alone is no emergency.",
+        "Single answers pause for seconds. Throughput loses a few per cent.",
+        (
+            "Does R rise from day to day? Then thrashing is near.",
+            "Is it one engine? Then look at its share of long prompts.",
+        ),
+        (_PREEMPTIONS, R_NOW, TAX, _GAPS, CAP),
+        (
+            "Nothing tonight.",
+            "In the review: lower `max_num_seqs` to the cap printed by the query, or add cache (fewer other"
+            " processes on the GPU, a"
+            " quantised KV cache, more tensor parallelism). It worked if R falls and finished requests/s do not.",
+        ),
+        ("preempting_for",),
+    ),
+    "VLLMKVPressure": Runbook(
+        "At its highest within each minute, the KV cache has been at or above 90 % for an hour. A full cache is"
+        " not wrong in itself: it"
+        " is what you paid for. It says that the next longer prompt will evict somebody.",
+        "None yet.",
+        ("Is demand above 1? Then the waiting requests would not fit.", "Do prompts or outputs grow?"),
+        (KV_MAX, ("KV usage if every waiting request ran too", victim("kv_cache_demand_ratio")), _PROMPT, _OUTPUT),
+        ("Nothing tonight.", "Put the model on the agenda of the capacity review."),
+        ("kv_pressure_for",),
+    ),
+    "VLLMTailDivergence": Runbook(
+        "The slowest one in a hundred answers comes at least four times slower per token than the median. The"
+        " ratio is the lower bound"
+        " that the histogram's buckets allow, so it is not an artefact of interpolation. Needs the exporter.",
+        "A few users see a server that others call fast.",
+        (
+            "Do preemptions or gaps over 1 s rise with it? Then it is preemption.",
+            "Do long prompts share the batch? Then prefill slows the others.",
+            "Is the mix of lengths wide? Then p99 is a different kind of request.",
+        ),
+        (
+            ("The ratio, lower bound", victim("tpot_p99_p50_ratio", ',source="request",bound="lower"')),
+            _GAPS,
+            _PREEMPTIONS,
+            ("Spread of output length", victim("output_tokens_cv")),
+        ),
+        (
+            "Preemption: follow VLLMPreempting.",
+            "Long prompts: route them to their own replica; then `max_num_batched_tokens` down.",
+        ),
+        ("tail_ratio", "tail_samples", "tail_for"),
+    ),
+    "VLLMResponsesTruncated": Runbook(
+        "A large share of answers ended because they reached a length cap, not because the model was done."
+        " Prefill engines are left out.",
+        "Users get half answers, broken JSON, or nothing at all behind a tool call.",
+        (
+            "Which cap: the request's max_tokens, the server's default, or the context window? Only logs can tell.",
+            "Is it a benchmark or a job that always runs to the cap? Then move the limit for it.",
+        ),
+        (
+            ("Share cut at the cap", victim("truncated_ratio")),
+            _OUTPUT,
+            (
+                "By route and cap (needs logs)",
+                f"sum by (route, cap) (max by (route, source, cap)"
+                f" (rate(vllm_vitals_log_truncated_responses_total{{{MODEL}}}[30m])))",
+            ),
+        ),
+        (
+            "Raise max_tokens on the routes that are cut: 1.5 to 2 times the mean where lengths are alike (CV up"
+            " to 0.3), 1.5 to 2 times"
+            " the p90 where they vary (CV above 1). It worked if the share falls below the limit.",
+            "Longer answers hold their slots longer: watch the queue, and lower `max_num_seqs` if preemptions start.",
+        ),
+        ("truncated_ratio", "truncated_samples", "truncated_for"),
+    ),
+    "VLLMReasoningTruncated": Runbook(
+        "Answers reached their cap while the model was still thinking, so they hold no answer. Known from logs alone.",
+        "Whoever asked got nothing, and pays for the tokens.",
+        ("Did the route's max_tokens change?", "Did prompts change so that the model thinks longer?"),
+        (
+            (
+                "Cut while thinking, by route",
+                f"sum by (route) (max by (route, source)"
+                f" (rate(vllm_vitals_log_reasoning_truncated_total{{{MODEL}}}[30m])))",
+            ),
+        ),
+        ("Raise max_tokens on that route, or lower the reasoning effort. It worked if the share falls.",),
+        ("reasoning_truncated_ratio", "reasoning_samples"),
+    ),
+    "VLLMLongQueue": Runbook(
+        "A new request must expect to wait longer than the objective: waiting requests divided by the rate at"
+        " which requests finish.",
+        "First tokens come late. With a healthy engine nothing else is wrong.",
+        (
+            "Is the KV cache below 70 %? Then `max_num_seqs` is what limits.",
+            "Is the cache full? Then the engine is at its limit.",
+            "Does one client send more than the slots?",
+        ),
+        (WAIT, WAITING, RUNNING, KV_MAX, ADVICE),
+        (
+            "Cap the client that sends more than the slots, at the gateway. It worked if waiting falls.",
+            "Add replicas.",
+            "Cache below 70 %: `max_num_seqs` up by a quarter at the next restart. It worked if TTFT falls and"
+            " TPOT holds.",
+        ),
+        ("ttft_objective_seconds", "queue_for"),
+    ),
+    "VLLMStarvedDecode": Runbook(
+        "Tokens come at least three times slower than usual while prompts take five times more work than answers;"
+        " nothing is preempted.",
+        "Answers that had started crawl while somebody's long prompt is read.",
+        (
+            "Which client sends the long prompts?",
+            "Is the prefix cache off or cold? Then the same prompts are read again and again.",
+        ),
+        (USEFUL, _PROMPT, ("Share found in the prefix cache", victim("prefix_cache_hit_ratio")), RUNNING),
+        (
+            "Route long prompts to their own replica. It worked if the gap between tokens returns to its usual.",
+            "At the next restart: `max_num_batched_tokens` down by half (first tokens of long prompts come later).",
+        ),
+        ("starved_for",),
+    ),
+    "VLLMRunawayRequest": Runbook(
+        "Since the last completion more tokens were made than the requests present can explain by usual answers:"
+        " one of them has"
+        " produced many times the mean. An estimate, which shows before the request finishes. Needs the exporter.",
+        "It holds a slot and its share of the cache; on a small engine it doubles everybody's wait.",
+        ("Which request is the oldest at the gateway?", "Does its route set max_tokens at all?"),
+        (
+            ("Tokens that some unfinished request has made", victim("inflight_output_tokens_estimate")),
+            _OUTPUT,
+            RUNNING,
+            WAITING,
+        ),
+        (
+            "Cancel it at the gateway. It worked if the estimate falls.",
+            "Give the route a max_tokens, or a repetition penalty.",
+        ),
+        ("runaway_factor", "runaway_tokens", "runaway_for"),
+    ),
+    "VLLMOutputStragglers": Runbook(
+        "Output lengths are not those that the SLO (or the plan) was made for: the p99 is many times the mean, or"
+        " the mean itself moved.",
+        "Latency objectives are missed for reasons that no server setting mends; a cache sized for the mean runs out.",
+        ("Is it one route? Then split it off.", "Did the model, the prompts or max_tokens change?"),
+        (
+            ("p99 output over the mean", victim("output_tokens_straggler_ratio")),
+            _OUTPUT,
+            ("Spread (CV)", victim("output_tokens_cv")),
+        ),
+        (
+            "Split the long route off to its own replica.",
+            "Restate the SLO for the new lengths, and size `max_num_seqs` for their p90.",
+        ),
+        ("straggler_ratio", "straggler_samples", "assumption_factor", "straggler_for"),
+    ),
+    "VLLMServerSettingDropped": Runbook(
+        "The configuration sets a default, and the start-up log shows that vLLM did not take it over. Needs logs.",
+        "Requests that rely on the default get another value, often a far longer max_tokens.",
+        ("Is the key spelled as vLLM spells it?", "Does the model's generation_config.json set it too?"),
+        (("Settings dropped", "max by (target, name) (vllm_vitals_server_setting_overridden) == 0"),),
+        ("Correct the key, restart one replica, and see that the series turns to 1.",),
+    ),
+    "VLLMDPImbalance": Runbook(
+        "One data-parallel rank has at least three times the requests of the calmest rank of the same server, for"
+        " half an hour.",
+        "The busy rank queues or evicts while others idle: the fleet looks half empty and is slow.",
+        (
+            "Does the balancer pin sessions or prefixes to ranks?",
+            "Has the server run for days? Counts of the balancer were seen to drift.",
+        ),
+        (
+            (
+                "Requests by rank",
+                'max by (engine) (engine:vllm_vitals_work:requests{target="TARGET",model_name="MODEL"})',
+            ),
+            ("State by rank", 'max by (engine, state) (vllm_vitals_state{target="TARGET",model_name="MODEL"}) == 1'),
+        ),
+        (
+            "Loosen the pinning at the balancer.",
+            "Restart the API servers in a quiet hour. It worked if the ranks draw level.",
+        ),
+        ("imbalance_factor", "imbalance_requests", "imbalance_for"),
+    ),
+    "VLLMBlind": Runbook(
+        "Something answers at the target, but not with usable metrics: an error status, a time-out under load, a"
+        " broken body. The"
+        " server may be serving well. Native mode cannot tell this from down.",
+        "None on users by itself; you cannot see the engine.",
+        (
+            "Time-outs under load? /metrics is slow when the API server is busy.",
+            "401 or 404? A proxy or a changed path.",
+            "500? PROMETHEUS_MULTIPROC_DIR on a network volume is a known cause (vllm#49983).",
+        ),
+        (_ERRORS, STATE_NOW),
+        (
+            "Fetch /metrics by hand from the exporter's host.",
+            "Raise the scrape time-out (and the interval above it) if it is slow.",
+        ),
+        ("blind_for",),
+    ),
+    "VLLMEngineDown": Runbook(
+        "Nothing has answered at this target for ten minutes: connection refused, or its name does not resolve.",
+        "Other engines of the model carry its load; if there are none, VLLMModelUnavailable pages.",
+        (
+            "What does its log end with?",
+            "Is it still loading weights? The port opens only afterwards.",
+            "Was it moved? Then fix discovery.",
+        ),
+        (STATE_NOW, RESTARTS),
+        (
+            "Read the exit reason, then restart it.",
+            "Remove it from discovery if it is gone for good: the alert goes at once.",
+        ),
+        ("engine_down_for",),
+    ),
+    "VLLMAsleepWithWork": Runbook(
+        "The engine was put to sleep (its weights are off the GPU) while it has requests.",
+        "These requests wait until it is woken.",
+        ("Who put it to sleep: an operator, a scheduler, a training loop?",),
+        (WAITING, RUNNING, STATE_NOW),
+        ("Wake it: POST /wake_up.", "Take sleeping engines out of the gateway's pool."),
+        ("asleep_for",),
+    ),
+    "VLLMEngineSilent": Runbook(
+        "The engine has made no token for five minutes while the median of at least two peers of its model has."
+        " Its own metrics may"
+        " look idle: a frozen engine behind a living API server looks exactly so.",
+        "Either its requests hang, or it is paid for and unused.",
+        ("Does a request sent to it directly get an answer?", "Does the gateway think that it is healthy?"),
+        (
+            (
+                "Tokens per second by engine",
+                f"max by (target, engine) (rate(vllm_vitals_generation_tokens_total{{{MODEL}}}[5m]))",
+            ),
+            RUNNING,
+            WAITING,
+        ),
+        (
+            "No answer: drain it, capture (py-spy dump, logs), restart it. It worked if tokens move.",
+            "An answer: the balancer does not use it; see its health checks and weights.",
+            "Switch the canary on: it finds such hangs within a minute.",
+        ),
+        ("silent_seconds",),
+    ),
+}
+
+META: dict[str, Runbook] = {
+    "VLLMExporterDown": Runbook(
+        "An exporter that Prometheus scrapes does not answer, or none has been seen for five minutes though one"
+        " ran within the day.",
+        "The servers that only it watched are unwatched. Silence from them proves nothing.",
+        ("Is its process there? What does its log end with?", "Can Prometheus reach it?"),
+        (("Exporters and their versions", "max by (version) (vllm_vitals_build_info)"),),
+        ("Restart it.", "Run two: rules fold them, so nothing pages twice."),
+    ),
+    "VLLMExporterStale": Runbook(
+        "The exporter takes a server for up, but its last good scrape is old: it cannot keep up, or a loop of it"
+        " hangs.",
+        "Alerts on this server may be late.",
+        ("Is its CPU at the limit?", "Do scrapes take as long as the interval?"),
+        (
+            ("Age of the last scrape", "time() - max by (target) (vllm_vitals_last_scrape_timestamp_seconds)"),
+            ("Duration of a scrape", "max by (target) (vllm_vitals_scrape_duration_seconds)"),
+        ),
+        ("Restart it.", "Shard the targets (`--shard 1/2`, `--shard 2/2`)."),
+        ("stale_seconds",),
+    ),
+    "VLLMUnknownFamilies": Runbook(
+        "The server exposes vLLM families that this release of the exporter does not list. Usually an upgrade of vLLM.",
+        "None as long as no vital sign went absent.",
+        ("Which vital signs are absent since the upgrade?",),
+        (
+            ("Unknown families by server", "max by (target) (vllm_vitals_unknown_vllm_families) > 0"),
+            ("Versions", "max by (target, version) (vllm_vitals_server_info)"),
+        ),
+        (
+            "Upgrade the exporter. If there is no newer release, report the version and a recording (`vllm-vitals"
+            " record`).",
+        ),
+    ),
+    "Watchdog": Runbook(
+        "Always fires, so that its absence can be noticed: Prometheus, Alertmanager and the way to your receiver work.",
+        "None.",
+        ("Did it stop arriving? Then no alert arrives.",),
+        (("It fires", 'ALERTS{alertname="Watchdog"}'),),
+        ("Send it to a dead man's switch that pages when it has not heard for some minutes.",),
+    ),
+}

@@ -4,7 +4,6 @@ Input: YAML. Output: a frozen `Config` whose targets are ready to be read. Invar
 twice, a wrong type or a number where a duration belongs is an error that names the key's path; nothing is guessed.
 """
 
-import difflib
 import os
 import re
 from dataclasses import dataclass, field, fields
@@ -12,12 +11,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model, model_validator
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic_core import PydanticCustomError
 
 from exporter import strict_yaml
 from exporter.catalog import METRICS
 from exporter.core.snapshot import Role
 from exporter.core.thresholds import Thresholds
+from exporter.explain import explain, show
+from exporter.logs.config import LogsConfig
 from exporter.target import Address, Credentials, Target, Tls, parse_address
 
 MAX_CONFIG_BYTES = 8 * 1024 * 1024
@@ -28,7 +29,7 @@ _SIZES = {"B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
 _RESERVED_LABELS = frozenset(label for metric in METRICS for label in metric.all_labels) | {"le", "job", "instance"}
 
 # Thresholds that are times: in the file they are durations, as everywhere else.
-_DURATIONS = frozenset({
+TIMES = frozenset({
     "fast_window", "slow_window", "min_span", "hold", "release", "stall_after", "stall_after_start", "blind_hold",
     "spiral_silence",
 })  # fmt: skip
@@ -43,7 +44,7 @@ def parse_duration(value: object) -> float:
     if isinstance(value, str) and _DURATION.fullmatch(value):
         return sum(float(number) * _UNITS[unit] for number, unit in re.findall(r"([\d.]+)(ms|s|m|h|d)", value))
     raise PydanticCustomError(
-        "duration", 'expected a duration such as "5s" or "1m30s", got {got}', {"got": _show(value)}
+        "duration", 'expected a duration such as "5s" or "1m30s", got {got}', {"got": show(value)}
     )
 
 
@@ -51,14 +52,14 @@ def parse_size(value: object) -> int:
     """Bytes of ``"16MiB"``."""
     match = re.fullmatch(r"(\d+)(B|KiB|MiB|GiB)", value) if isinstance(value, str) else None
     if match is None:
-        raise PydanticCustomError("size", 'expected a size such as "16MiB", got {got}', {"got": _show(value)})
+        raise PydanticCustomError("size", 'expected a size such as "16MiB", got {got}', {"got": show(value)})
     return int(match[1]) * _SIZES[match[2]]
 
 
 def _parse_address(value: object) -> Address:
     if not isinstance(value, str):
         raise PydanticCustomError(
-            "address", "expected an address such as http://localhost:8000, got {got}", {"got": _show(value)}
+            "address", "expected an address such as http://localhost:8000, got {got}", {"got": show(value)}
         )
     try:
         return parse_address(value)
@@ -102,7 +103,7 @@ class TlsConfig(_Model):
 ThresholdsConfig: type[BaseModel] = create_model(
     "ThresholdsConfig",
     __base__=_Model,
-    **{f.name: (Duration if f.name in _DURATIONS else f.type, f.default) for f in fields(Thresholds)},  # type: ignore[call-overload]
+    **{f.name: (Duration if f.name in TIMES else f.type, f.default) for f in fields(Thresholds)},  # type: ignore[call-overload]
 )
 
 
@@ -155,7 +156,10 @@ class _File(_Model):
     targets: Annotated[list[TargetConfig], BeforeValidator(_bare_addresses)] = []
     thresholds: dict[str, Any] = {}
     limits: Limits = Limits()
-    logs: list[dict[str, Any]] = []
+    logs: LogsConfig = LogsConfig()
+
+
+FILE_KEYS = tuple(_File.model_fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +172,7 @@ class Config:
     thresholds: Thresholds = field(default_factory=Thresholds)
     histograms: Literal["all", "latency", "none"] = "all"
     limits: Limits = field(default_factory=Limits)
-    logs: tuple[dict[str, Any], ...] = ()
+    logs: LogsConfig = field(default_factory=LogsConfig)
 
 
 def load(path: Path) -> Config:
@@ -197,14 +201,15 @@ def build(name: str, document: dict[str, Any]) -> Config:
         file = _File.model_validate(document)
         base = ThresholdsConfig.model_validate(file.thresholds).model_dump(exclude_unset=True)
     except ValidationError as error:
-        where = "thresholds." if error.title == "ThresholdsConfig" else ""
-        raise ConfigError(_explain(name, where, error)) from None
+        inner = error.title == "ThresholdsConfig"
+        where, model = ("thresholds.", ThresholdsConfig) if inner else ("", _File)
+        raise ConfigError(explain(name, where, error, model)) from None
     targets = tuple(_target(name, index, file, base) for index in range(len(file.targets)))
     if len(targets) > file.limits.targets:
         raise ConfigError(f"{name}: {len(targets)} targets are more than limits.targets allows ({file.limits.targets})")
     _unique(name, targets)
     host, port = listen_address(name, file.listen)
-    return Config(host, port, targets, Thresholds(**base), file.histograms, file.limits, tuple(file.logs))
+    return Config(host, port, targets, Thresholds(**base), file.histograms, file.limits, file.logs)
 
 
 def warnings(config: Config) -> list[str]:
@@ -222,7 +227,7 @@ def listen_address(name: str, text: str) -> tuple[str, int]:
     """Host and port of ``127.0.0.1:9840``, ``[::]:9840`` or ``:9840`` (all addresses)."""
     host, colon, port = text.rpartition(":")
     if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise ConfigError(f'{name}: listen: expected host:port such as "127.0.0.1:9840", got {_show(text)}')
+        raise ConfigError(f'{name}: listen: expected host:port such as "127.0.0.1:9840", got {show(text)}')
     return host.strip("[]"), int(port)
 
 
@@ -231,7 +236,8 @@ def _target(name: str, index: int, file: _File, base: dict[str, float]) -> Targe
     try:
         own = ThresholdsConfig.model_validate(entry.thresholds).model_dump(exclude_unset=True)
     except ValidationError as error:
-        raise ConfigError(_explain(name, f"targets[{index}].thresholds.", error)) from None
+        where = f"targets[{index}].thresholds."
+        raise ConfigError(explain(name, where, error, ThresholdsConfig)) from None
     interval = entry.interval or file.interval
     timeout = entry.timeout or file.timeout or min(10.0, 0.9 * interval)
     if timeout > interval:
@@ -265,69 +271,5 @@ def _unique(name: str, targets: tuple[Target, ...]) -> None:
     for index, target in enumerate(targets):
         other = first.setdefault(target.name, index)
         if other != index:
-            both = f"targets[{other}] and targets[{index}] are both called {_show(target.name)}"
+            both = f"targets[{other}] and targets[{index}] are both called {show(target.name)}"
             raise ConfigError(f"{name}: {both}: remove one or give it a name")
-
-
-def _explain(name: str, where: str, error: ValidationError) -> str:
-    problems = [f"{name}: {where}{_path(problem)}: {_reason(problem, error)}" for problem in error.errors()]
-    return "\n".join(dict.fromkeys(problems))
-
-
-def _path(problem: ErrorDetails) -> str:
-    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in problem["loc"] if part != "[key]")
-    return path.lstrip(".") or "the file"
-
-
-def _reason(problem: ErrorDetails, error: ValidationError) -> str:
-    kind, context = problem["type"], problem.get("ctx", {})
-    if kind == "extra_forbidden":
-        known = _known_keys(error.title, problem["loc"])
-        close = difflib.get_close_matches(str(problem["loc"][-1]), known, 1)
-        return "unknown key" + (
-            f"; did you mean {close[0]}?" if close else f"; known are {', '.join(known)}" if len(known) < 15 else ""
-        )
-    if kind == "missing":
-        return "is needed"
-    if kind == "literal_error":
-        return f"expected {context['expected']}, got {_show(problem['input'])}"
-    if kind in ("duration", "size", "address", "auth", "label", "pair"):
-        return problem["msg"]
-    what = _EXPECTED.get(kind)
-    return f"expected {what}, got {_show(problem['input'])}" if what else problem["msg"]
-
-
-_EXPECTED = {
-    "string_type": "text (quote it)",
-    "float_type": "a number",
-    "int_type": "a whole number",
-    "bool_type": "true or false",
-    "list_type": "a list",
-    "dict_type": "keys and values",
-    "model_type": "keys and values",
-    "model_attributes_type": "keys and values",
-    "string_pattern_mismatch": "a label name such as cluster",
-}
-
-
-def _known_keys(title: str, location: tuple[int | str, ...]) -> list[str]:
-    """The keys that the model at ``location`` knows."""
-    model: Any = ThresholdsConfig if title == "ThresholdsConfig" else _File
-    inner = {"targets": TargetConfig, "limits": Limits, "tls": TlsConfig, "basic_auth": BasicAuth}
-    for part in location[:-1]:
-        model = inner.get(str(part), model)
-    return list(model.model_fields)
-
-
-def _show(value: object) -> str:
-    """A value as a person typed it, short; never more than 60 characters of it."""
-    text = {True: "true", False: "false", None: "nothing"}.get(value) if isinstance(value, bool | None) else None
-    if text is None:
-        text = (
-            f'"{value}"'
-            if isinstance(value, str)
-            else type(value).__name__
-            if isinstance(value, dict | list)
-            else str(value)
-        )
-    return text if len(text) <= 60 else text[:57] + "..."

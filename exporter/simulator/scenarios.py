@@ -8,7 +8,13 @@ from exporter.simulator.steptime import StepTime
 from exporter.simulator.workload import Lengths, Load
 
 _SERVER = ServerSettings()
+# Long prompts in small chunks, and only the next chunk must fit: what a preempt-requeue loop takes (vllm#25538).
+_CHUNKED = replace(
+    _SERVER, num_gpu_blocks=640, max_num_batched_tokens=128, enable_prefix_caching=False,
+    scheduler_reserve_full_isl=False,
+)  # fmt: skip
 _CALM = Load(rate=2.0)
+_RUSH = Load(clients=48, think_s=0.2, prompt=Lengths(1300, 0.3), output=Lengths(330, 0.25))
 # An 8B model on a small GPU: a prompt of 1,000 tokens takes 80 ms, a decode step 10-25 ms.
 _SMALL_GPU = StepTime(base=0.010, prefill=8e-5, decode=1e-4, context=1e-7)
 
@@ -27,12 +33,12 @@ SCENARIOS: tuple[Scenario, ...] = (
     ),
     Scenario(
         "kv_pressure", "twenty long contexts fill the KV cache to the brim and just fit", "kv_pressure", 600,
-        ((0, _CALM), (120, Load(clients=20, think_s=0.0, prompt=Lengths(1490), output=Lengths(100)))),
+        ((0, _CALM), (110, Load()), (120, Load(clients=20, think_s=0.0, prompt=Lengths(1490), output=Lengths(100)))),
         then="kv_pressure",
     ),
     Scenario(
         "preempting", "a full KV cache evicts now and then; almost nobody is evicted twice", "preempting", 600,
-        ((0, _CALM), (120, Load(clients=64, think_s=2.0, prompt=Lengths(400, 0.3), output=Lengths(300, 0.6)))),
+        ((0, _CALM), (120, Load(clients=72, think_s=2.0, prompt=Lengths(400, 0.3), output=Lengths(300, 0.6)))),
         replace(_SERVER, enable_prefix_caching=False), then="preempting",
     ),
     Scenario(
@@ -44,17 +50,14 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario(
         "death_spiral", "long prompts in small chunks without the full-input reservation: preempt, requeue, preempt",
         "death_spiral", 600,
-        ((0, _CALM), (120, Load(clients=48, think_s=0.2, prompt=Lengths(1300, 0.3), output=Lengths(330, 0.25)))),
-        replace(_SERVER, num_gpu_blocks=640, max_num_batched_tokens=128, enable_prefix_caching=False,
-                scheduler_reserve_full_isl=False),
-        _SMALL_GPU, then="death_spiral",
+        ((0, _CALM), (120, _RUSH)), _CHUNKED, _SMALL_GPU, then="death_spiral",
     ),
     Scenario(
         "death_spiral_fenced", "a KV connector keeps a victim's blocks: one failed allocation evicts the whole batch",
         "death_spiral", 600,
-        ((0, Load(rate=3.0, prompt=Lengths(1000, 0.3))),
-         (180, Load(clients=64, think_s=0.0, prompt=Lengths(2000, 0.2), output=Lengths(400, 0.2)))),
-        replace(_SERVER, enable_prefix_caching=False, fenced_release=True),
+        ((0, Load(clients=24, think_s=0.5, prompt=Lengths(400, 0.3), output=Lengths(400, 0.3))),
+         (240, Load(clients=150, think_s=0.5, prompt=Lengths(400, 0.3), output=Lengths(400, 0.3)))),
+        replace(_SERVER, max_num_seqs=256, enable_prefix_caching=False, fenced_release=True),
         _SMALL_GPU, then="death_spiral",
     ),
     Scenario(
@@ -94,7 +97,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario(
         "dp_imbalance", "two ranks, and sticky routing sends nearly all work to the first", "preempting", 600,
         ((0, Load(rate=3.0)),
-         (120, Load(clients=64, think_s=2.0, hot_share=0.97, prompt=Lengths(400, 0.3), output=Lengths(300, 0.6)))),
+         (120, Load(clients=76, think_s=2.0, hot_share=0.97, prompt=Lengths(400, 0.3), output=Lengths(300, 0.6)))),
         replace(_SERVER, enable_prefix_caching=False), engines=2, api_servers=2, then="preempting",
     ),
     Scenario(
@@ -105,14 +108,13 @@ SCENARIOS: tuple[Scenario, ...] = (
         "story", "ten minutes: healthy, KV pressure, evictions, a death spiral, and out after max_num_seqs is lowered",
         "death_spiral", 600,
         ((0, Load(rate=1.0)),
-         (60, Load(clients=5, think_s=0.5, prompt=Lengths(1300, 0.2), output=Lengths(330, 0.2))),
-         (140, Load(clients=8, think_s=0.2, prompt=Lengths(1300, 0.3), output=Lengths(330, 0.25))),
-         (210, Load(clients=40, think_s=0.2, prompt=Lengths(1300, 0.3), output=Lengths(330, 0.25))),
-         (420, Restart(5.0, replace(_SERVER, num_gpu_blocks=640, max_num_batched_tokens=128, max_num_seqs=4,
-                                    enable_prefix_caching=False, scheduler_reserve_full_isl=False))),
-         (430, Load(rate=0.5, prompt=Lengths(600, 0.3), output=Lengths(150, 0.25)))),
-        replace(_SERVER, num_gpu_blocks=640, max_num_batched_tokens=128, enable_prefix_caching=False,
-                scheduler_reserve_full_isl=False),
+         (70, Load()),
+         (80, Load(clients=6, think_s=0.0, prompt=Lengths(1290), output=Lengths(300))),
+         (170, Load(clients=8, think_s=0.2, prompt=Lengths(1300, 0.3), output=Lengths(330, 0.25))),
+         (250, _RUSH),
+         (420, Restart(8.0, replace(_CHUNKED, max_num_seqs=5))),
+         (490, Load(rate=0.5, prompt=Lengths(300, 0.3), output=Lengths(150, 0.25)))),
+        _CHUNKED,
         _SMALL_GPU, then="healthy",
     ),
 )  # fmt: skip

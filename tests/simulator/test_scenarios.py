@@ -1,0 +1,95 @@
+"""Every scenario, judged by the daemon's own judge, shows the state it is meant to show and nothing worse."""
+
+from dataclasses import replace
+from itertools import islice
+
+import pytest
+
+from exporter import recording
+from exporter.core.snapshot import State
+from exporter.replay import judge
+from exporter.simulator.families import Dialect
+from exporter.simulator.play import play
+from exporter.simulator.scenarios import SCENARIOS, scenario
+from exporter.simulator.world import World
+
+SHORT = [replace(each, duration_s=min(each.duration_s, 1200)) for each in SCENARIOS]
+WANTED = {
+    "healthy", "saturated", "kv_pressure", "preempting", "thrashing", "death_spiral", "death_spiral_fenced", "stalled",
+    "starved", "truncation", "runaway", "restart", "asleep", "frozen_gauges", "dp_imbalance", "api_servers", "story",
+}  # fmt: skip
+
+
+def states(name, scrapes):
+    """Per poll the state of the worst engine."""
+    return [min((engine.state for engine in poll.engines), key=lambda s: s.rank) for poll in judge(name, scrapes).polls]
+
+
+def test_every_scenario_that_was_promised_exists_once():
+    names = [each.name for each in SCENARIOS]
+    assert len(names) == len(set(names))
+    assert set(names) >= WANTED
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("each", SHORT, ids=lambda each: each.name)
+def test_a_scenario_shows_its_state_and_no_worse_one(each, seed):
+    seen = states(each.name, play(each, seed))
+    intended = State(each.intended)
+    assert intended in seen
+    worse = {state for state in seen if state.rank < min(intended.rank, State.HEALTHY.rank) and state != State.UNKNOWN}
+    assert not worse
+    assert seen[-1] == each.then
+
+
+def test_the_story_walks_through_pressure_into_the_spiral_and_out():
+    seen = states("story", play(scenario("story")))
+    path = [state for state, before in zip(seen, [None, *seen], strict=False) if state != before]
+    order = [State.HEALTHY, State.KV_PRESSURE, State.PREEMPTING, State.DEATH_SPIRAL, State.HEALTHY]
+    found = iter(path)
+    assert all(state in found for state in order), path
+
+
+def test_dp_imbalance_is_the_first_ranks_alone():
+    last = judge("dp", play(scenario("dp_imbalance"))).polls[-1]
+    assert {engine.key.engine: engine.state for engine in last.engines} == {"0": State.PREEMPTING, "1": State.HEALTHY}
+
+
+def test_truncation_cuts_most_answers_at_the_servers_default():
+    (engine,) = judge("cut", play(scenario("truncation"))).polls[-1].engines
+    assert engine.readings["truncated_ratio"].value == pytest.approx(0.8, abs=0.1)
+
+
+@pytest.mark.parametrize("dialect", list(Dialect))
+def test_the_same_trouble_is_seen_through_every_dialect(dialect):
+    assert State.DEATH_SPIRAL in states("spiral", play(scenario("death_spiral"), dialect=dialect))
+
+
+def test_the_same_seed_writes_the_same_recording_and_another_seed_another():
+    first, again, other = (
+        recording.to_bytes(islice(play(scenario("preempting"), seed), 40)) for seed in (3, 3, 4)
+    )
+    assert first == again
+    assert first != other
+
+
+def test_how_often_it_is_scraped_does_not_change_what_happens():
+    ends = []
+    for interval in (1.0, 7.5, 300.0):
+        world = World(replace(scenario("preempting"), duration_s=300), seed=2)
+        for number in range(1, int(300 / interval) + 1):
+            world.scrape(number * interval)
+        ends.append([(e.stats.preemptions, e.stats.generation_tokens, e.stats.responses) for e in world.engines])
+    assert ends[0] == ends[1] == ends[2]
+
+
+def test_a_restart_refuses_connections_and_comes_back_from_zero():
+    scrapes = list(play(scenario("restart")))
+    down = [s.at - 1.8e9 for s in scrapes if s.reason == "refused"]
+    assert (down[0], down[-1]) == (120, 155)
+    assert b'vllm:generation_tokens_total{engine="0",model_name="sim-8b"} 0.0' in scrapes[31].body
+
+
+def test_an_unknown_scenario_is_answered_with_the_names_there_are():
+    with pytest.raises(KeyError, match="death_spiral"):
+        scenario("meltdown")

@@ -14,7 +14,7 @@ from math import isnan
 from exporter.core.skeleton import Blocks, Rows, Skeleton
 
 MAX_SERIES = 200_000
-_SAMPLE = re.compile(r"[ \t]*([a-zA-Z_:][a-zA-Z0-9_:]*)[ \t]*(\{|[ \t]|$)")
+_SAMPLE = re.compile(r"[ \t]*([a-zA-Z_:][a-zA-Z0-9_:]*)([ \t]*\{|[ \t]+|)")
 _BLOCK = re.compile(r'\{((?:[^"}]|"(?:[^"\\]|\\.)*+")*+)\}[ \t]*')
 _LABEL = re.compile(
     r'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*|"(?:[^"\\]|\\.)*+")[ \t]*=[ \t]*"((?:[^"\\]|\\.)*+)"[ \t]*(?:,[ \t]*|$)'
@@ -206,7 +206,9 @@ def _ordered(names: frozenset[str]) -> list[str]:
 def _read(line: str, sample: re.Match[str]) -> tuple[dict[str, str], int, float]:
     """Labels, where the value begins, and the value. Raises ValueError."""
     cut = sample.end()
-    if sample[2] != "{":
+    if not sample[2]:
+        raise ValueError("no value after the name")
+    if not sample[2].endswith("{"):
         return {}, cut, _number(line[cut:])
     block = _BLOCK.match(line, cut - 1)
     if block is None:

@@ -114,8 +114,10 @@ def test_broken_labels_are_malformed_in_a_wanted_name_and_skipped_in_another(lab
     assert read(text, frozenset({"n"})) == {key("n"): 6.0}
 
 
-def test_a_name_alone_is_malformed() -> None:
-    assert "line 3" in refused("n 1\nn2 2\nm\n").detail
+@pytest.mark.parametrize("line", ["m", "m-5", "m[5]", 'm"a" 5', "m, 5", "mé 5"])
+def test_a_name_without_its_value_is_malformed(line: str) -> None:
+    assert "line 3" in refused(f"n 1\nn2 2\n{line}\n").detail
+    assert read(f"n 1\nn2 2\n{line}\n", frozenset({"n"})).get(key("n")) == 1.0
 
 
 def test_openmetrics_is_read_with_its_end_mark() -> None:

@@ -19,6 +19,8 @@ from exporter.clock import Clock
 from exporter.config import Config, ConfigError
 from exporter.fetch import Fetcher
 from exporter.fleet import Fleet
+from exporter.logs.config import LogsConfig
+from exporter.logwatch import LogWatch
 
 RESOLVER_THREADS = 64  # a name lookup blocks its thread: many dead names must not keep live ones waiting
 
@@ -33,47 +35,60 @@ class Daemon:
         self._log = log or logs.get()
         self._clock = Clock()
         self._stop = asyncio.Event()
+        self._one_at_a_time = asyncio.Lock()
+        self._listens: tuple[str, int] | None = None
 
     async def run(self, ready: Callable[[str, int], None] | None = None) -> None:
         """Serve until `stop`; ``ready`` is called with the address once it listens. Raises ConfigError, OSError."""
         config = self._load()
+        self._listens = config.listen_host, config.listen_port
         loop = asyncio.get_running_loop()
         loop.set_default_executor(ThreadPoolExecutor(RESOLVER_THREADS, thread_name_prefix="resolve"))
         raise_file_limit()
         async with Fetcher(self._clock.now, config.limits.body) as fetcher:
-            fleet = Fleet(fetcher, self._clock, self._log)
-            site = web.Site(fleet, self._clock, lambda: self.reload(fleet))
-            async with _listening(site.app(), config) as (host, port):
-                with self._signals(fleet):
+            watch = LogWatch(self._clock, self._log)
+            fleet = Fleet(fetcher, self._clock, self._log, watch.settings)
+
+            async def reload() -> str:
+                return await self._reload(fleet, watch)
+
+            async with _listening(web.Site(fleet, watch, self._clock, reload).app(), config) as (host, port):
+                with self._signals(reload):
                     await fleet.apply(config)
+                    await watch.apply(config.logs)
                     self._log.info("listening", url=f"http://{host}:{port}", targets=len(config.targets))
                     if ready is not None:
                         ready(host, port)
                     await self._stop.wait()
             await fleet.stop()
+            await watch.apply(LogsConfig())
         self._log.info("stopped")
 
     def stop(self) -> None:
         """End `run` soon."""
         self._stop.set()
 
-    async def reload(self, fleet: Fleet) -> str:
+    async def _reload(self, fleet: Fleet, watch: LogWatch) -> str:
         """Read the config again; the reason why the old one stays, or nothing."""
-        try:
-            config = self._load()
-        except ConfigError as error:
-            self._log.error("reload_failed", why=str(error), keeps="the config that was in force")
-            return str(error)
-        await fleet.apply(config)
+        async with self._one_at_a_time:
+            try:
+                config = self._load()
+            except ConfigError as error:
+                self._log.error("reload_failed", why=str(error), keeps="the config that was in force")
+                return str(error)
+            await fleet.apply(config)
+            await watch.apply(config.logs)
+        if (config.listen_host, config.listen_port) != self._listens:
+            self._log.warning("listen_unchanged", why="a new address needs a restart")
         self._log.info("reloaded", targets=len(config.targets))
         return ""
 
     @contextlib.contextmanager
-    def _signals(self, fleet: Fleet) -> Iterator[None]:
+    def _signals(self, reload: web.Reload) -> Iterator[None]:
         loop, reloads = asyncio.get_running_loop(), set[asyncio.Task[str]]()
 
         def hang_up() -> None:
-            task = loop.create_task(self.reload(fleet))
+            task = loop.create_task(reload())
             reloads.add(task)
             task.add_done_callback(reloads.discard)
 

@@ -152,8 +152,9 @@ class Fetcher:
             raise FetchError("tls", f"cannot use {', '.join(files)}: {_words(error)}") from None
         return known[1]
 
-    def forget(self, targets: tuple[Target, ...]) -> None:
-        """Drop what is kept for targets other than these."""
+    def settle(self, targets: tuple[Target, ...], max_body: int) -> None:
+        """A new config: these targets and this byte cap; what is kept for others is dropped."""
+        self._max_body = max_body
         wanted = {target.tls for target in targets}
         self._contexts = {tls: known for tls, known in self._contexts.items() if tls in wanted}
 

@@ -5,14 +5,14 @@ costs the others nothing, and a target that is removed leaves nothing behind.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from exporter import log as logs
 from exporter.clock import Clock
 from exporter.config import Config
 from exporter.core.target import TargetJudge
 from exporter.fetch import Fetcher
-from exporter.poller import Poller, phase
+from exporter.poller import Hear, Poller, phase
 from exporter.target import Target
 
 FIRST_POLLS_PER_S = 50  # a handful of targets is tried at once, a thousand over an interval
@@ -25,11 +25,15 @@ def make_judge(target: Target) -> TargetJudge:
     return judge
 
 
-class Fleet:
-    """The pollers of all targets. `apply` makes them match a config; `stop` ends them."""
+def _silence(_: str) -> Mapping[str, str]:
+    return {}
 
-    def __init__(self, fetcher: Fetcher, clock: Clock, log: logs.Logger) -> None:
-        self._fetcher, self._clock, self._log = fetcher, clock, log
+
+class Fleet:
+    """The pollers of all targets. ``hear`` tells a target's settings from elsewhere, such as its log."""
+
+    def __init__(self, fetcher: Fetcher, clock: Clock, log: logs.Logger, hear: Hear = _silence) -> None:
+        self._fetcher, self._clock, self._log, self._hear = fetcher, clock, log, hear
         self._running: dict[str, tuple[Poller, asyncio.Task[None]]] = {}
         self._histograms = ""
 
@@ -49,7 +53,7 @@ class Fleet:
         await _end(task for name, (_, task) in self._running.items() if name not in stay)
         self._histograms = config.histograms
         self._running = {target.name: stay.get(target.name) or self._start(target, config) for target in config.targets}
-        self._fetcher.forget(config.targets)
+        self._fetcher.settle(config.targets, config.limits.body)
 
     def _start(self, target: Target, config: Config) -> tuple[Poller, asyncio.Task[None]]:
         poller = Poller(

@@ -18,6 +18,7 @@ from exporter.core.snapshot import Scrape, TargetSnapshot
 from exporter.target import Target
 
 Fetch = Callable[[Target], Awaitable[Scrape]]
+Hear = Callable[[str], Mapping[str, str]]
 Ask = Callable[[Target], Awaitable[tuple[Mapping[str, str], str]]]
 
 
@@ -53,11 +54,12 @@ class Poller:
         log: logs.Logger,
         histograms: Histograms = "all",
         ask: Ask | None = None,
+        hear: Hear | None = None,
     ) -> None:
         self.target = target
         self.snapshot: TargetSnapshot | None = None
         self.families: Families = {}
-        self._fetch, self._judge, self._clock, self._log, self._ask = fetch, judge, clock, log, ask
+        self._fetch, self._judge, self._clock, self._log, self._ask, self._hear = fetch, judge, clock, log, ask, hear
         self._renderer = TargetRenderer(target.labels, histograms)
 
     async def run(self, first_wait: float) -> None:
@@ -77,6 +79,8 @@ class Poller:
         if self._ask is not None and scrape.body is not None and not (self.snapshot and self.snapshot.up):
             self._judge.learn(*await self._ask(self.target))
         try:
+            if self._hear is not None:
+                self._judge.learn(self._hear(self.target.name))
             now = self._judge.observe(scrape)
             self.families = self._renderer.render(now, self._clock.skew)
         except Exception as error:  # the one place where a bug must not end the watch

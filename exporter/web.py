@@ -7,7 +7,7 @@ but by POST; everything on the page is escaped; nothing served holds a credentia
 import platform
 import zlib
 from asyncio import to_thread
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Protocol
 
 import jinja2
@@ -19,6 +19,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from exporter import __version__, page, views
 from exporter.clock import Clock
 from exporter.core.render import OPENMETRICS, TEXT, Families, join, plain
+from exporter.logwatch import LogWatch
 from exporter.poller import Poller
 
 COMPRESS_FROM = 64 * 1024
@@ -30,8 +31,7 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 
-Reload = Callable[[], Awaitable[str]]
-More = Callable[[], Iterable[tuple[str, Mapping[str, str], float]]]
+Reload = Callable[[], Coroutine[None, None, str]]
 
 
 class Pollers(Protocol):
@@ -43,10 +43,10 @@ class Pollers(Protocol):
 
 
 class Site:
-    """Handlers over one fleet. ``more`` gives further (name, labels, value) samples, such as those from logs."""
+    """Handlers over one fleet and its logs."""
 
-    def __init__(self, fleet: Pollers, clock: Clock, reload: Reload, more: More = tuple) -> None:
-        self._fleet, self._clock, self._reload, self._more = fleet, clock, reload, more
+    def __init__(self, fleet: Pollers, logs: LogWatch, clock: Clock, reload: Reload) -> None:
+        self._fleet, self._logs, self._clock, self._reload = fleet, logs, clock, reload
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         self._build = plain([("build_info", {"version": __version__, "python": platform.python_version()}, 1.0)])
@@ -66,14 +66,16 @@ class Site:
                 web.get("/-/healthy", self._healthy),
                 web.get("/-/ready", self._ready),
                 web.post("/-/reload", self._reloaded),
+                web.post("/api/v1/logs", self._logs.push),
             ]
         )
         return app
 
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
         openmetrics = "application/openmetrics-text" in request.headers.get("Accept", "")
-        parts: list[Families] = [self._build, plain(self._more())]
-        parts += [poller.families for poller in self._fleet.pollers]
+        pollers = self._fleet.pollers
+        logs = plain(self._logs.samples({poller.target.name for poller in pollers}))
+        parts: list[Families] = [self._build, logs, *(poller.families for poller in pollers)]
         write = generate_openmetrics if openmetrics else generate_latest
         body = join(parts, openmetrics, write(self._registry).removesuffix(b"# EOF\n"))
         headers = {"Content-Type": OPENMETRICS if openmetrics else TEXT}

@@ -1,0 +1,188 @@
+"""docker-compose.yml, .env, the Dockerfile and what they mount, read as data: pins, hardening, order, files."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from alerts.config import load
+from alerts.model import dump
+from alerts.routing import document
+from dashboards import links
+
+ROOT = Path(__file__).parents[2]
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+ENV = dict(
+    line.split("=", 1)
+    for line in (ROOT / ".env").read_text(encoding="utf-8").splitlines()
+    if line and not line.startswith("#")
+)
+# Paths that a service may write, each a named volume or a bounded tmpfs.
+WRITABLE = {"/prometheus", "/alertmanager", "/var/lib/grafana"}
+
+service = pytest.mark.parametrize("name", SERVICES)
+
+
+def filled(text: str) -> str:
+    """Compose's interpolation with .env's values and nothing from the shell."""
+    inner = re.compile(r"\$\{(\w+)(:[-+?])?([^${}]*)\}")
+    while found := inner.search(text):
+        name, operator, word = found[1], found[2], found[3]
+        value = ENV.get(name, "")
+        chosen = {":-": value or word, ":+": word if value else "", ":?": value, None: value}[operator]
+        text = text[: found.start()] + chosen + text[found.end() :]
+    return text
+
+
+@service
+def test_every_image_is_pinned_in_one_place(name: str) -> None:
+    image = filled(SERVICES[name]["image"])
+    if "build" in SERVICES[name]:
+        assert filled(SERVICES[name]["build"]["args"]["PYTHON_IMAGE"]) == ENV["PYTHON_IMAGE"]
+        return
+    assert re.fullmatch(r"[\w./-]+:v?\d+\.\d+\.\d+[\w.-]*(@sha256:[0-9a-f]{64})?", image), image
+    assert image in ENV.values()
+
+
+@service
+def test_every_service_is_hardened(name: str) -> None:
+    service = SERVICES[name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert "no-new-privileges:true" in service["security_opt"]
+    assert service["user"].split(":")[0] not in ("0", "root")
+    assert all("size=" in mount for mount in service["tmpfs"])
+    assert not service.get("privileged")
+    assert service["logging"]["options"]["max-size"]
+    assert {"network_mode", "pid", "ipc", "devices"}.isdisjoint(service)
+
+
+@service
+def test_every_service_has_limits_and_a_health_check(name: str) -> None:
+    service = SERVICES[name]
+    limits = service["deploy"]["resources"]["limits"]
+    assert set(limits) == {"cpus", "memory", "pids"}
+    check = service["healthcheck"]
+    assert check["test"][0] == "CMD"
+    assert int(check["timeout"].rstrip("s")) <= int(check["interval"].rstrip("s"))
+
+
+@service
+def test_ports_are_published_on_loopback_alone(name: str) -> None:
+    for port in SERVICES[name].get("ports", []):
+        assert port.startswith("127.0.0.1:")
+
+
+@service
+def test_what_is_mounted_exists_and_cannot_be_changed(name: str) -> None:
+    for mount in SERVICES[name].get("volumes", []):
+        source, target, *mode = filled(mount).split(":")
+        if source.startswith("."):
+            assert (ROOT / source).exists(), f"{source} does not exist"
+            assert mode == ["ro"], f"{source} is mounted writable"
+        else:
+            assert source in COMPOSE["volumes"]
+            assert target in WRITABLE
+
+
+@service
+def test_services_wait_until_what_they_need_is_healthy(name: str) -> None:
+    for other, how in SERVICES[name].get("depends_on", {}).items():
+        assert other in SERVICES
+        assert how["condition"] == "service_healthy"
+        assert how.get("required", True) or SERVICES[other].get("profiles")
+
+
+def test_only_the_simulator_has_a_profile_and_no_secret_is_written_here() -> None:
+    assert [name for name, service in SERVICES.items() if "profiles" in service] == ["simulator"]
+    assert SERVICES["simulator"]["profiles"] == ["simulated"]
+    text = (ROOT / "docker-compose.yml").read_text(encoding="utf-8") + (ROOT / ".env").read_text(encoding="utf-8")
+    assert not re.search(r"(?i)(password|token|secret)\s*[:=]\s*\S", text)
+    assert "latest" not in text
+
+
+def test_grafana_finds_its_data_source_and_dashboards_and_lets_nobody_edit() -> None:
+    provisioning = ROOT / "deploy" / "grafana" / "provisioning"
+    [source] = yaml.safe_load((provisioning / "datasources" / "prometheus.yml").read_text())["datasources"]
+    assert (source["type"], source["uid"], source["editable"]) == ("prometheus", "prometheus", False)
+    [provider] = yaml.safe_load((provisioning / "dashboards" / "vllm-vitals.yml").read_text())["providers"]
+    assert provider["allowUiUpdates"] is False
+    assert provider["disableDeletion"] is True
+    mounts = {mount.split(":")[1]: mount.split(":")[0] for mount in SERVICES["grafana"]["volumes"]}
+    mounted = ROOT / mounts[provider["options"]["path"]]
+    assert {path.stem for path in mounted.glob("*.json")} == set(links.TITLES)
+    home = Path(SERVICES["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"])
+    assert (mounted / home.name).exists()
+    assert SERVICES["grafana"]["environment"]["GF_AUTH_ANONYMOUS_ORG_ROLE"] == "Viewer"
+
+
+def test_alertmanagers_config_is_what_the_alert_code_makes_for_the_inbox() -> None:
+    folder = ROOT / "deploy" / "alertmanager"
+    made = dump(document(load(folder / "alerts.yml")))
+    assert (folder / "alertmanager.yml").read_text(encoding="utf-8") == made
+    hooks = re.findall(r"url: http://inbox:9841/(\w+)", made)
+    assert sorted(hooks) == ["pager", "tickets", "watchdog"]
+
+
+def test_prometheus_scrapes_the_exporter_under_the_job_that_alerts_know() -> None:
+    config = yaml.safe_load((ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text())
+    job = next(job for job in config["scrape_configs"] if job["job_name"] == "vllm-vitals")
+    assert job["static_configs"] == [{"targets": ["exporter:9840"]}]
+    for key in ("body_size_limit", "sample_limit", "label_limit", "label_value_length_limit"):
+        assert job[key]
+    assert load(ROOT / "deploy" / "alertmanager" / "alerts.yml").exporter_job == "vllm-vitals"
+    mounted = {mount.split(":")[1] for mount in SERVICES["prometheus"]["volumes"]}
+    assert any(path.startswith("/etc/prometheus/rules/") for path in mounted)
+
+
+def test_the_image_is_built_in_two_stages_and_runs_as_nobody_in_particular() -> None:
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    build, run = text.split("FROM ${PYTHON_IMAGE}\n")
+    assert "AS build" in build
+    assert re.search(rf"ARG PYTHON_IMAGE={re.escape(ENV['PYTHON_IMAGE'])}\n", build)
+    assert re.search(r"^USER \d{4,}:\d{4,}$", run, re.MULTILINE)
+    assert "RUN" not in run
+    assert SERVICES["exporter"]["user"] == re.search(r"^USER (.+)$", run, re.MULTILINE)[1]  # type: ignore[index]
+    copied = set(re.findall(r"^COPY (?!--from)(.+) \S+$", build, re.MULTILINE))
+    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8")
+    for path in " ".join(copied).split():
+        assert (ROOT / path).exists()
+        assert f"!{path}\n" in ignored
+
+
+def compose(*arguments: str, **env: str) -> str:
+    """Docker Compose's own reading of the file."""
+    command = ["docker", "compose"]
+    if (
+        shutil.which(command[0]) is None
+        or subprocess.run([*command, "version"], capture_output=True, check=False).returncode
+    ):
+        pytest.skip("needs Docker Compose v2")
+    plain = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/nonexistent"}
+    done = subprocess.run(
+        [*command, *arguments], cwd=ROOT, env=plain | env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "warning" not in done.stderr.lower()
+    return done.stdout
+
+
+def test_compose_accepts_the_file_and_starts_the_simulator_by_itself() -> None:
+    assert set(compose("config", "--services").split()) == set(SERVICES)
+
+
+@pytest.mark.parametrize(
+    "env", [{"VLLM_TARGETS": "http://gpu-1:8000 http://gpu-2:8000"}, {"VLLM_CONFIG": "./mine.yml"}]
+)
+def test_with_real_servers_the_simulator_is_not_started(env: dict[str, str]) -> None:
+    assert set(compose("config", "--services", **env).split()) == set(SERVICES) - {"simulator"}
+    exporter = json.loads(compose("config", "--format", "json", **env))["services"]["exporter"]
+    assert exporter["command"][5:] == env.get("VLLM_TARGETS", "").split()
+    source = Path(exporter["volumes"][0]["source"]).name
+    assert source == ("mine.yml" if "VLLM_CONFIG" in env else "config-of-targets.yml")

@@ -179,6 +179,10 @@ SELF = (
     _gauge("scrape_duration_seconds", "How long the last scrape took.", (), TARGET_LABELS, no=_DAEMON),
     _counter("scrape_errors_total", "Failed scrapes by reason.", ("reason",), TARGET_LABELS, no=_DAEMON),
     _counter("invalid_samples_total", "Samples dropped because they cannot be true.", ("family",), TARGET_LABELS, no=_DAEMON),
+    _counter("canary_requests_total", "Canary requests by outcome: ok, timeout, error. Absent where none are sent.",
+             ("outcome",), TARGET_LABELS, no=_DAEMON),
+    _gauge("canary_duration_seconds", "How long the last canary request took; its deadline where it timed out.",
+           (), TARGET_LABELS, no=_DAEMON),
     _gauge("unknown_vllm_families", "vLLM families that this version of the exporter does not know.", (), TARGET_LABELS, no=_DAEMON),
 )  # fmt: skip
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from exporter.core import signals
 from exporter.core.advice import advise
+from exporter.core.canary import NO_CANARY, Verdict
 from exporter.core.evidence import evidence, unknowns
 from exporter.core.history import Episode, Progress, UsefulBaseline, UsualLatency
 from exporter.core.sample import EngineSample
@@ -40,14 +41,16 @@ class EngineJudge:
         self._seen_at: float | None = None
         self._now = EngineSnapshot(key, State.UNKNOWN, since=0.0, at=None)
 
-    def observe(self, at: float, sample: EngineSample, settings: Mapping[str, str]) -> EngineSnapshot:
-        """Judge a good sample taken at ``at`` (epoch s)."""
+    def observe(
+        self, at: float, sample: EngineSample, settings: Mapping[str, str], canary: Verdict = NO_CANARY
+    ) -> EngineSnapshot:
+        """Judge a good sample taken at ``at`` (epoch s), with what canaries have proven of the server."""
         if self._window.push(at, sample):
             self._last = None
         self._progress.feed(at, sample, self._last)
         self._episode.feed(self._window, self._limits)
         self._last = sample
-        derived = self._derive(at, sample, settings)
+        derived = self._derive(at, sample, settings, canary)
         facts = None if derived is None else derived.facts
         state = State.ASLEEP if sample.asleep else self._machine.step(facts, self._limits, at)
         snapshot = replace(self._enter(state, at), at=at, sample=sample)
@@ -63,7 +66,7 @@ class EngineJudge:
                 readings=derived.readings,
                 evidence=evidence(state, derived.facts, derived.readings, sample, self._limits),
                 advice=advise(state, derived.facts, derived.readings, sample, settings, derived.role),
-                unknown=unknowns(state, derived.readings, sample),
+                unknown=unknowns(state, derived.readings, sample, canary.answered),
                 window_s=derived.facts.seconds,
             )
         )
@@ -106,7 +109,7 @@ class EngineJudge:
         self._now = snapshot
         return snapshot
 
-    def _derive(self, at: float, sample: EngineSample, settings: Mapping[str, str]) -> Derived | None:
+    def _derive(self, at: float, sample: EngineSample, settings: Mapping[str, str], canary: Verdict) -> Derived | None:
         """Readings and facts, or None while the window is too short to say anything."""
         limits, fast = self._limits, self._window.span(self._limits.fast_window)
         slow = self._window.span(limits.slow_window)
@@ -116,7 +119,10 @@ class EngineJudge:
         role = self._role or signals.infer_role(slow, limits)
         finished = signals.completions(self._window, limits)
         readings = self._readings(at, sample, fast, slow, samples, finished, role, settings)
-        return Derived(readings, self._facts(at, sample, fast, samples, finished, readings, role), role)
+        facts = self._facts(at, sample, fast, samples, finished, readings, role)
+        if canary.silent_since is not None and not sample.updating_weights:
+            facts = replace(facts, canary_silent_for=at - canary.silent_since)
+        return Derived(readings, facts, role)
 
     def _readings(
         self,

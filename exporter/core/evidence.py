@@ -21,10 +21,10 @@ def evidence(
     return tuple(_PROOFS[state](facts, readings, sample, limits)) if state in _PROOFS else ()
 
 
-def unknowns(state: State, readings: Readings, sample: EngineSample) -> tuple[str, ...]:
-    """What cannot be known from this server's metrics now, and why."""
+def unknowns(state: State, readings: Readings, sample: EngineSample, answers: bool = False) -> tuple[str, ...]:
+    """What cannot be known from this server's metrics now, and why. ``answers``: its last canary was answered."""
     said = []
-    if state is State.IDLE:
+    if state in (State.IDLE, State.HEALTHY) and not (sample.running or sample.waiting or answers):
         said.append(
             "an engine that froze while its gauges read 0 looks idle too: only a canary or the gateway can tell"
         )
@@ -93,7 +93,9 @@ def _spiral(f: Facts, readings: Readings, sample: EngineSample, limits: Threshol
 
 
 def _stalled(f: Facts, readings: Readings, sample: EngineSample, limits: Thresholds) -> Iterator[Evidence]:
-    if f.stuck_for is not None:
+    if f.canary_silent_for is not None:
+        yield Evidence(f"a canary sent {f.canary_silent_for:.0f} s ago has no answer, and nothing moved since")
+    if f.stuck_for is not None and (f.canary_silent_for is None or f.stuck_for >= f.stall_limit):
         yield Evidence(f"no token and no KV progress for {f.stuck_for:.0f} s", f.stuck_for, f.stall_limit)
     yield from _queue(f, sample)
     reasons = sample.waiting_by_reason

@@ -114,6 +114,10 @@ class TargetRenderer:
         add(lines, "scrape_duration_seconds", own, round(snapshot.duration_s, 6))
         for reason in SCRAPE_ERRORS:
             add(lines, "scrape_errors_total", own, snapshot.errors.get(reason, 0), reason)
+        for outcome, count in snapshot.canaries.items():
+            add(lines, "canary_requests_total", own, count, outcome)
+        if snapshot.canary is not None:
+            add(lines, "canary_duration_seconds", own, round(snapshot.canary.took_s, 6))
         for family, count in snapshot.invalid.items():
             add(lines, "invalid_samples_total", own, count, family)
         if snapshot.dialect:

@@ -152,6 +152,16 @@ class Scrape:
     detail: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Canary:
+    """One canary request: when it was sent (epoch s), how long it took (s), how it ended, and one line on why."""
+
+    sent_at: float
+    took_s: float
+    outcome: Literal["ok", "timeout", "error"]
+    detail: str = ""
+
+
 # The closed set of reasons; those in DOWN_REASONS mean nothing answered, all others that something did.
 SCRAPE_ERRORS = (
     "refused", "dns", "unreachable", "timeout", "tls", "unauthorized", "not_found", "http_error", "redirect",
@@ -165,7 +175,8 @@ DOWN_REASONS = frozenset({"refused", "dns", "unreachable"})
 class TargetSnapshot:
     """One target after a poll: whether it answers, and its engines, worst first.
 
-    A target never yet seen has ``up`` False and one engine without a name, so that it shows.
+    A target never yet seen has ``up`` False and one engine without a name, so that it shows. ``canary`` is the last
+    one's result, ``canaries`` counts them by outcome; without canaries None and empty.
     """
 
     target: str
@@ -182,3 +193,5 @@ class TargetSnapshot:
     unknown_families: frozenset[str] = frozenset()
     settings: Mapping[str, str] = field(default_factory=dict)
     engines: tuple[EngineSnapshot, ...] = ()
+    canary: Canary | None = None
+    canaries: Mapping[str, int] = field(default_factory=dict)

@@ -40,6 +40,7 @@ class Facts:
     kv_max: float | None
     running_full: float | None  # mean running over the scrapes with the cache full
     decodes: bool  # the role generates tokens
+    canary_silent_for: float | None = None  # since a canary was sent that got no answer while nothing moved
 
 
 def all_of(*verdicts: Verdict) -> Verdict:
@@ -61,11 +62,13 @@ def _at_least(number: float | None, level: float) -> Verdict:
 
 
 def stalled(f: Facts, limits: Thresholds) -> Verdict:
-    """Work is present and nothing progresses. Under preemptions it is a spiral that starves itself, not this."""
+    """Work is present and nothing progresses, or a canary proves it. Under preemptions it is a spiral, not this."""
     if f.asleep:
         return False
     if (f.preemptions or 0.0) >= limits.min_preemptions:
         return False
+    if f.canary_silent_for is not None:
+        return True
     return None if f.stuck_for is None else f.stuck_for >= f.stall_limit
 
 

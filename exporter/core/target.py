@@ -6,6 +6,7 @@ metrics don't). An engine that a good scrape no longer lists three times in a ro
 
 from collections.abc import Mapping
 
+from exporter.core.canary import CanaryWatch
 from exporter.core.dialect import Layout, normalise
 from exporter.core.engine import EngineJudge
 from exporter.core.exposition import ExpositionError
@@ -13,6 +14,7 @@ from exporter.core.sample import TargetSample
 from exporter.core.snapshot import (
     DOWN_REASONS,
     SCRAPE_ERRORS,
+    Canary,
     EngineKey,
     EngineSnapshot,
     Role,
@@ -26,7 +28,7 @@ Identity = tuple[str, str]  # (model_name, engine)
 
 
 class TargetJudge:
-    """Judges one target. ``observe`` takes a scrape; ``learn`` takes what other sources say of the server."""
+    """Judges one target. ``observe`` takes a scrape, ``canary`` a canary's result, ``learn`` what others say of it."""
 
     def __init__(
         self, target: str, limits: Thresholds | None = None, role: Role | None = None, model_name: str = ""
@@ -41,12 +43,17 @@ class TargetJudge:
         self._invalid: dict[str, int] = {}
         self._learned: dict[str, str] = {}
         self._version = ""
+        self._canaries = CanaryWatch()
         self._last: TargetSnapshot | None = None
 
     def learn(self, settings: Mapping[str, str], version: str = "") -> None:
         """Settings and version that the metrics do not hold (start-up log, /v1/models, /version, config)."""
         self._learned.update(settings)
         self._version = version or self._version
+
+    def canary(self, result: Canary) -> None:
+        """Take in a canary's end; the next good scrape is judged with it."""
+        self._canaries.tell(result)
 
     def observe(self, scrape: Scrape) -> TargetSnapshot:
         """Judge one attempt to read the target."""
@@ -68,12 +75,13 @@ class TargetJudge:
             self._invalid[family] = self._invalid.get(family, 0) + count
         settings = {**sample.settings, **self._learned}
         self._forget_absent(sample)
+        canary = self._canaries.feed(scrape.at, sample)
         engines = []
         for identity in [*sample.engines, *(i for i in self._judges if i not in sample.engines)]:
             judge = self._judge(identity)
             engine = sample.engines.get(identity)
             engines.append(
-                judge.miss(scrape.at, None) if engine is None else judge.observe(scrape.at, engine, settings)
+                judge.miss(scrape.at, None) if engine is None else judge.observe(scrape.at, engine, settings, canary)
             )
         return self._snapshot(scrape, engines, up=True, sample=sample)
 
@@ -130,4 +138,6 @@ class TargetJudge:
             else (before.unknown_families if before else frozenset()),
             settings={**(sample.settings if sample else {}), **self._learned},
             engines=tuple(sorted(engines, key=lambda e: (e.state.rank, e.key.model_name, e.key.engine))),
+            canary=self._canaries.last,
+            canaries=dict(self._canaries.counts) if self._canaries.last else {},
         )

@@ -111,7 +111,7 @@ def print_replay(console: Console, done: Replay) -> None:
     start = done.polls[0].at if done.polls else 0.0
     for engine in replay.engines(done):
         who = " ".join(part for part in (engine["target"], engine["model_name"], f"engine {engine['engine']}") if part)
-        console.print(Text(who, style="bold"))
+        console.print(Text(_clean(who), style="bold"))
         for run in engine["timeline"]:
             state = State(run["state"])
             times = f"{run['from'] - start:7.0f} s to {run['to'] - start:5.0f} s  "
@@ -125,30 +125,35 @@ def print_replay(console: Console, done: Replay) -> None:
         print_verdict(console, [moment])
 
 
+def _clean(text: str) -> str:
+    """Text from a server without characters that a terminal would obey."""
+    return "".join(ch if ch.isprintable() else "\N{REPLACEMENT CHARACTER}" for ch in text)
+
+
 def _print_engine(console: Console, target: TargetSnapshot, engine: EngineSnapshot) -> None:
     key = engine.key
     who = " ".join(part for part in (key.target, key.model_name, f"engine {key.engine}" if key.engine else "") if part)
     state = Text(page.words(engine.state).upper(), style=_COLOURS[engine.state.severity])
-    console.print(Text.assemble(state, "  ", (who, "bold")))
+    console.print(Text.assemble(state, "  ", (_clean(who), "bold")))
     console.print(Text(f"  {page.HEADLINES[engine.state]}"))
     if not target.up:
-        console.print(Text(f"  {target.reason}: {target.detail}"))
+        console.print(Text(_clean(f"  {target.reason}: {target.detail}")))
     for item in engine.evidence:
-        console.print(Text(f"  • {item.text}"))
+        console.print(Text(_clean(f"  • {item.text}")))
     for title, when in (("now", "now"), ("at the next restart", "restart")):
         _print_advice(console, title, [advice for advice in engine.advice if advice.when == when])
     numbers = [f"{v.name} {v.text}" for v in page.vitals(engine) if v.text != "–"]
     if numbers:
         console.print(Text(f"  numbers: {', '.join(numbers)}", style="dim"))
     for line in engine.unknown:
-        console.print(Text(f"  not known: {line}", style="dim"))
+        console.print(Text(_clean(f"  not known: {line}"), style="dim"))
     console.print()
 
 
 def _print_advice(console: Console, title: str, items: Sequence[Advice]) -> None:
     for item in items[:2]:
         direction = f" {item.direction}" if item.direction in ("up", "down") else ""
-        console.print(Text.assemble(f"  {title}: ", (f"{item.knob}{direction}", "bold"), f": {item.size}"))
+        console.print(Text.assemble(f"  {title}: ", (f"{item.knob}{direction}", "bold"), _clean(f": {item.size}")))
         more = "; ".join(
             text for text in (item.watch and f"watch {item.watch}", item.cost and f"cost: {item.cost}") if text
         )

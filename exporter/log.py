@@ -18,7 +18,11 @@ def configure(level: str = "info", stream: TextIO | None = None) -> None:
     """Set up structlog once, at start. ``stream`` is standard error unless given."""
     out = stream or sys.stderr
     pretty = out.isatty()
-    renderer = structlog.dev.ConsoleRenderer() if pretty else structlog.processors.JSONRenderer(sort_keys=False)
+    renderer = (
+        structlog.dev.ConsoleRenderer(repr_native_str=True)
+        if pretty
+        else structlog.processors.JSONRenderer(sort_keys=False)
+    )
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,

@@ -1,0 +1,231 @@
+"""The command line as a person meets it: verdicts, exit codes, one-line errors, never a traceback."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from exporter import check, cli, recording
+from exporter.core.snapshot import EngineKey, EngineSnapshot, State, TargetSnapshot
+from exporter.core.thresholds import Thresholds
+from tests.edges.servers import RECORDINGS, bodies, plays, says, serving
+
+ROOT = Path(__file__).parent.parent.parent
+SPIRAL = RECORDINGS / "spiral_chunked" / "metrics.jsonl.gz"
+
+
+def called(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(arguments)
+    seen = capsys.readouterr()
+    assert "Traceback" not in seen.out + seen.err
+    code = ended.value.code
+    assert isinstance(code, int)
+    return code, seen.out, seen.err
+
+
+def program(*arguments: str, **more: Any) -> "subprocess.CompletedProcess[str]":
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, "-m", "exporter", *arguments], env=environment, capture_output=True, text=True, timeout=60,
+        check=False, **more,
+    )  # fmt: skip
+
+
+def test_a_recording_of_a_spiral_is_critical_with_evidence_and_a_knob(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = called(capsys, "check", "--replay", str(SPIRAL))
+    assert (code, err) == (2, "")
+    assert "DEATH SPIRAL" in out
+    assert "preemptions per finished request" in out
+    assert "gateway_concurrency down" in out
+    assert "not known:" in out
+    assert "\x1b[" not in out
+
+
+def test_a_calm_recording_is_zero(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = called(capsys, "check", "--replay", str(RECORDINGS / "truncation_mix" / "metrics.jsonl.gz"))
+    assert code == 0
+    assert "HEALTHY" in out
+
+
+MISTAKES: list[tuple[list[str], int, str]] = [
+    (["check"], 3, "nothing to check: give a URL"),
+    (["check", "--replay", "nowhere.gz"], 3, "nowhere.gz: No such file or directory"),
+    (["check", "http://u:S3CRET@h:99999"], 3, "targets[0].url: the port of the address"),
+    (["check", "a", "--for", "30"], 3, 'expected a duration such as "5s"'),
+    (["check", "a", "--interval", "1:30"], 3, "interval: expected a duration"),
+    (["check", "a", "--replay", "b"], 3, "give either URLs or --replay"),
+    (["run"], 2, "nothing to watch: give a URL"),
+    (["run", "a", "a"], 2, 'are both called "a:8000"'),
+    (["run", "a", "--listen", "nonsense"], 2, "listen: expected host:port"),
+    (["run", "--config", "nowhere.yaml"], 2, "nowhere.yaml: No such file or directory"),
+    (["record", "a"], 2, "Missing option '-o'"),
+    (["config", "check", "nowhere.yaml"], 2, "nowhere.yaml: No such file or directory"),
+    (["cheque"], 2, "No such command 'cheque'"),
+    (["check", "--nonsense"], 3, "No such option"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "says_so"), MISTAKES, ids=[" ".join(case[0]) for case in MISTAKES])
+def test_a_mistake_is_one_line_and_its_exit_code(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, says_so: str
+) -> None:
+    ended, out, err = called(capsys, *arguments)
+    assert (ended, out) == (code, "")
+    assert says_so in err
+    assert len([line for line in err.splitlines() if not line.startswith("Try:")]) == 1
+    assert "S3CRET" not in err
+
+
+def test_help_is_quick_to_load_and_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = called(capsys, "--help")
+    assert code == 0
+    for command in ("run", "check", "record", "config"):
+        assert f"  {command} " in out
+
+
+def test_a_port_that_is_taken_is_one_line() -> None:
+    async def run() -> "subprocess.CompletedProcess[str]":
+        async with serving(says(b"")) as taken:
+            return await asyncio.to_thread(program, "run", "a", "--listen", taken.removeprefix("http://"))
+
+    done = asyncio.run(run())
+    assert done.returncode == 2
+    assert "address already in use" in done.stderr.lower()
+    assert "Traceback" not in done.stderr
+
+
+def test_a_bug_of_ours_is_one_line_too(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("nobody saw this coming")
+
+    monkeypatch.setattr("exporter.replay.judge", broken)
+    code, _, err = called(capsys, "check", "--replay", str(SPIRAL))
+    assert code == 3
+    assert err.startswith("vllm-vitals: a bug in vllm-vitals: ZeroDivisionError: nobody saw this coming at broken:")
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    command = f"{sys.executable} -m exporter check --replay {SPIRAL} --json | head -c 100"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        ["bash", "-c", command], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stderr == ""
+    assert done.stdout.startswith('{"recording"')
+
+
+def test_a_live_server_is_judged_and_json_is_one_object() -> None:
+    async def run() -> "subprocess.CompletedProcess[str]":
+        async with serving(plays(iter([*bodies()[40:]] * 5))) as url:
+            return await asyncio.to_thread(
+                program, "check", url, "http://127.0.0.1:1", "--for", "6s", "--interval", "300ms", "--json"
+            )
+
+    done = asyncio.run(run())
+    answer = json.loads(done.stdout)
+    assert done.returncode == 2
+    assert done.stderr == ""
+    down, live = answer["targets"]
+    assert down["engines"][0]["state"] == "down"
+    assert live["engines"][0]["values"]["preemptions_per_second"] > 1
+    assert live["engines"][0]["evidence"]
+
+
+def test_only_dead_servers_end_the_look_early(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = called(capsys, "check", "http://127.0.0.1:1", "--for", "10m", "--interval", "10ms")
+    assert code == 2
+    assert "DOWN" in out
+    assert "refuses connections" in out
+
+
+def test_what_is_recorded_replays(tmp_path: Path) -> None:
+    file = tmp_path / "r.jsonl.gz"
+
+    async def run() -> "subprocess.CompletedProcess[str]":
+        async with serving(plays(iter(bodies()))) as url:
+            return await asyncio.to_thread(
+                program, "record", url, "-o", str(file), "--for", "500ms", "--interval", "50ms"
+            )
+
+    done = asyncio.run(run())
+    assert done.returncode == 0, done.stderr
+    scrapes = list(recording.read(file))
+    assert [scrape.body for scrape in scrapes] == list(bodies()[: len(scrapes)])
+    assert len(scrapes) >= 3
+    again = program("record", "a", "-o", str(file))
+    assert again.returncode == 2
+    assert "exists: choose another name" in again.stderr
+
+
+def test_config_check_says_ok_or_every_problem(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
+    good.write_text("targets: [{url: a, bearer_token_file: /nowhere/token}]\n")
+    bad.write_text("interva: 5s\ntimeout: 5\n")
+    code, out, err = called(capsys, "config", "check", str(good))
+    assert (code, out) == (0, f"{good}: ok, 1 target\n")
+    assert "/nowhere/token cannot be read" in err
+    code, out, err = called(capsys, "config", "check", str(bad))
+    assert (code, out) == (2, "")
+    assert err.splitlines() == [
+        f'vllm-vitals: {bad}: timeout: expected a duration such as "5s" or "1m30s", got 5',
+        f"vllm-vitals: {bad}: interva: unknown key; did you mean interval?",
+    ]
+
+
+def snapshot(*states: State) -> TargetSnapshot:
+    engines = tuple(EngineSnapshot(EngineKey("t", "m", str(i)), state, 1.0, 1.0) for i, state in enumerate(states))
+    return TargetSnapshot("t", True, 1.0, 0.1, engines=engines)
+
+
+@pytest.mark.parametrize(
+    ("states", "code"),
+    [
+        ((State.HEALTHY,), 0),
+        ((State.IDLE, State.ASLEEP), 0),
+        ((State.HEALTHY, State.PREEMPTING), 1),
+        ((State.UNKNOWN, State.HEALTHY), 3),
+        ((State.BLIND, State.SATURATED), 1),
+        ((State.DOWN, State.HEALTHY), 2),
+        ((State.DEATH_SPIRAL, State.UNKNOWN), 2),
+        ((), 3),
+    ],
+)
+def test_the_exit_code_is_the_worst_engines(states: tuple[State, ...], code: int) -> None:
+    assert check.exit_code([snapshot(*states)]) == code
+
+
+def test_a_short_look_shortens_what_must_hold_and_nothing_else() -> None:
+    hurried = check.hurried(Thresholds(), 30.0)
+    assert (hurried.hold, hurried.stall_after, hurried.spiral_silence) == (10.0, 21.0, 15.0)
+    assert check.hurried(Thresholds(), 3600.0) == Thresholds()
+
+
+def test_no_name_can_paint_on_the_terminal() -> None:
+    console = Console(record=True, width=200, force_terminal=True)
+    evil = "\x1b]0;owned\x07[bold red]model[/]"
+    engine = EngineSnapshot(EngineKey("t", evil, "0"), State.IDLE, 1.0, 1.0)
+    check.print_verdict(console, [TargetSnapshot("t", True, 1.0, 0.1, engines=(engine,))])
+    text = console.export_text(styles=True)
+    assert "\x1b]0;" not in text
+    assert "[bold red]model[/]" in text
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=400))
+def test_any_bytes_as_a_recording_or_a_config_end_in_words(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, content: bytes
+) -> None:
+    file = tmp_path / "f"
+    file.write_bytes(content)
+    for arguments in (["check", "--replay", str(file)], ["config", "check", str(file)]):
+        _, _, err = called(capsys, *arguments)
+        assert "a bug in" not in err

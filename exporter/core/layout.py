@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from exporter.core.exposition import MAX_SERIES, Exposition, Series
+from exporter.core.exposition import MAX_SERIES, Exposition, ExpositionError, Series
 from exporter.core.fold import Member
 from exporter.core.sample import TargetSample
 from exporter.core.skeleton import Skeleton
@@ -28,10 +28,12 @@ from exporter.core.spellings import (
 
 MAX_NAME = 256  # characters of a model name or engine that become a label of ours
 MAX_UNKNOWN = 1000
+MAX_ENGINES = 1024  # the widest expert-parallel deployments have some hundred ranks
 # Ray's agent shows all replicas of its node: each is a server of its own, with its own engine 0.
 REPLICA_LABELS = ("ReplicaId", "WorkerId")
 
 Config = Mapping[str, str]
+Configs = dict[tuple[str, str | None], Config]  # by replica and engine, None where the release has no such label
 
 
 @dataclass(slots=True, eq=False)
@@ -107,7 +109,7 @@ class _Found:
 
 
 def arrange(layout: Layout, exposition: Exposition) -> Facts:
-    """Fill a layout from a body seen for the first time."""
+    """Fill a layout from a body seen for the first time. Raises `ExpositionError`."""
     configs = _configs(exposition.series)
     facts = _facts(exposition, configs)
     found = _sort(exposition.series)
@@ -117,13 +119,16 @@ def arrange(layout: Layout, exposition: Exposition) -> Facts:
     shared = {place.replica: _cells(layout, here, 0) for place, here in found.items() if not place.engine}
     layout.engines = []
     places = [place for place in found if place.engine]
+    if len(places) > MAX_ENGINES:
+        raise ExpositionError("too_many_series", f"{len(places)} engines, more than the limit of {MAX_ENGINES}")
+    ranks = Counter(place.replica for place in places) | Counter(replica for replica, engine in configs if engine)
     for place, key in zip(places, _keys(places, found, layout.served_name), strict=True):
-        config, sharing = _config(place, configs, places)
+        config = configs.get((place.replica, place.engine)) or configs.get((place.replica, None), {})
         # Up to 0.8.5, whose cache_config_info has no engine label, V1 counted its prefix cache in blocks.
         block = 1.0 if "engine" in config else _number(config.get("block_size")) or 0.0
         cells = _cells(layout, found[place], block)
         cells += shared.get("", []) + (shared.get(place.replica, []) if place.replica else [])
-        layout.engines.append(Engine(key, cells, _fixed(config, sharing, facts)))
+        layout.engines.append(Engine(key, cells, _fixed(config, ranks[place.replica], facts)))
     return facts
 
 
@@ -180,30 +185,24 @@ def _keys(places: Sequence[_Place], found: Mapping[_Place, _Found], served: str)
         yield name, (f"{place.engine}@{place.replica}" if twice else place.engine)[:MAX_NAME]
 
 
-def _configs(series: Iterable[Series]) -> list[tuple[str, Config]]:
-    """The labels of every cache_config_info, with the replica that they belong to."""
-    return [(_place(one.labels, shared=True).replica, one.labels) for one in series if one.name in CONFIG_NAMES]
+def _configs(series: Iterable[Series]) -> Configs:
+    """The labels of every cache_config_info. It has no model_name, so the engine joins it."""
+    configs: Configs = {}
+    for one in series:
+        if one.name in CONFIG_NAMES:
+            configs.setdefault((_place(one.labels, shared=True).replica, one.labels.get("engine")), one.labels)
+    return configs
 
 
-def _config(place: _Place, configs: Sequence[tuple[str, Config]], places: Sequence[_Place]) -> tuple[Config, int]:
-    """The cache configuration of an engine, and how many engines share the blocks that it names.
+def _fixed(config: Config, ranks: int, facts: Facts) -> dict[str, Any]:
+    """What an engine's cache configuration says for as long as the server runs.
 
-    It has no model_name, so the engine joins it. ``num_gpu_blocks`` is the sum over the engines of one server and
-    stands on each of them (vllm/v1/engine/core_client.py).
+    ``num_gpu_blocks`` is the sum over the server's ranks and stands on each of them (vllm/v1/engine/core_client.py).
     """
-    mine = [config for replica, config in configs if replica == place.replica]
-    own = next((config for config in mine if config.get("engine") == place.engine), None)
-    if own is not None:
-        return own, len({config.get("engine") for config in mine})
-    common = next((config for config in mine if "engine" not in config), {})
-    return common, sum(other.replica == place.replica for other in places)
-
-
-def _fixed(config: Config, sharing: int, facts: Facts) -> dict[str, Any]:
     capacity = _number(config.get("kv_cache_size_tokens"))
     blocks, size = _number(config.get("num_gpu_blocks")), _number(config.get("block_size"))
     if capacity is None and blocks and size:
-        capacity = blocks * size / sharing
+        capacity = blocks * size / ranks
     connector = (
         any(name.startswith(CONNECTORS) for name in facts.stems)
         or "num_requests_kv_fetch_by_stage" in facts.stems
@@ -226,13 +225,13 @@ def _number(text: str | None) -> float | None:
     return number if 0 < number < float("inf") else None
 
 
-def _facts(exposition: Exposition, configs: Sequence[tuple[str, Config]]) -> Facts:
+def _facts(exposition: Exposition, configs: Configs) -> Facts:
     vllm = [name for name in exposition.families if prefix_of(name)]
     stems = frozenset(map(stem, vllm))
     labels = frozenset(label for one in exposition.series for label in one.labels)
     spoken = era(stems, labels)
     outer = [name for name in ("ray", "kserve") if any(prefix_of(wire).startswith(name) for wire in vllm)]
-    config = configs[0][1] if configs else {}
+    config = next(iter(configs.values()), {})
     settings = {name: config[name][:64] for name in SETTINGS if config.get(name, "None") != "None"}
     unknown = frozenset(sorted(name[:128] for name in stems if not is_known(name))[:MAX_UNKNOWN])
     return Facts(spoken, " ".join([spoken, *outer]), stems, unknown, settings)

@@ -620,6 +620,14 @@ def test_every_histogram_and_counter_of_the_table_is_in_the_catalogue() -> None:
     }
 
 
+def test_more_engines_than_any_server_has_are_refused() -> None:
+    rows = 'vllm:num_requests_running{{engine="{0}",model_name="m"}} 1\n'
+    error = refused("".join(rows.format(rank) for rank in range(3000)))
+    assert error.reason == "too_many_series"
+    assert "3000 engines" in error.detail
+    assert len(normal("".join(rows.format(rank) for rank in range(300))).engines) == 300
+
+
 # --- The layout.
 
 

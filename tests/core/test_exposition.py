@@ -333,3 +333,46 @@ def test_following_a_body_reads_exactly_what_learning_it_would(
             assert all(alike(before[slot], skeleton.values[slot]) for slot in same)
         event("followed" if changed else "same" if changed is not None else "learnt anew")
         skeleton = learnt.skeleton if changed is None else skeleton
+
+
+LOOSE = "# HELP n N.\n# TYPE n counter\nn_total 1\n# HELP z Z.\n# TYPE z gauge\nz 1\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('h_sum{e="0"} 3', 'h_sum{e="0"} 1_0'),
+        ('h_sum{e="0"} 3', 'h_sum{e="0"} ٣'),
+        ('h_sum{e="0"} 3', "7"),
+        ('h_sum{e="0"} 3', 'h_sum{e="2"} 3'),
+        ('h_sum{e="0"} 3', 'h_sum{e="0"} 3 1795961029545'),
+        ('h_sum{e="0"} 3', 'h_sum{e="0"} 3\n'),
+        ('h_sum{e="0"} 3', 'h_sum{e="0"} 3\nh_sum{e="2"} 4'),
+        ("# TYPE h histogram", "# TYPE k histogram"),
+        ("n_total 1", "m_total 1"),
+        ("n_total 1", "n_total 1\nm_total 1"),
+        ("n_total 1", 'n_total{a="\udcff"} 1'),
+        ("# TYPE n counter", "# TYPE k counter"),
+        ("# HELP z Z.", "# HELP z Y."),
+        ("z 1\n", "z 2"),
+    ],
+)
+def test_a_body_built_otherwise_is_not_followed(old: str, new: str) -> None:
+    body = (HISTOGRAM + LOOSE).encode()
+    assert follow(parse(body, WANTED).skeleton, split(body)) == []
+    other = body.decode().replace(old, new, 1).encode(errors="surrogateescape")
+    with contextlib.suppress(ExpositionError):
+        assert follow(parse(body, WANTED).skeleton, split(other)) is None
+
+
+def test_blocks_that_agree_after_another_opening_are_not_followed() -> None:
+    one = b"# HELP a A\na 1\n# HELP b gauge\nb 1\n"
+    other = one.replace(b"# HELP b", b"# TYPE b")
+    assert split(one).texts == split(other).texts
+    assert follow(parse(one).skeleton, split(other)) is None
+
+
+def test_unwanted_families_may_grow_without_being_learnt_again() -> None:
+    body = (HISTOGRAM + LOOSE).encode()
+    grown = body.replace(b"n_total 1", b'n_total 3\nn_total{code="5xx"} 1')
+    assert follow(parse(body, WANTED).skeleton, split(grown)) == []

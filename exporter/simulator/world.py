@@ -89,6 +89,13 @@ class World:
         self._receive(request)
         return request
 
+    def drop(self, request: Request) -> None:
+        """The client of `request` hangs up, or the process under it ends."""
+        for engine in self.engines:
+            engine.abort(request)
+        self._traffic.answered(request, self.now)
+        self._listen(Happening(self.now, "dropped", request))
+
     def scrape(self, until: float) -> str | None:
         """Advance to `until` and return the exposition, None when the connection would be refused."""
         self.advance(until)
@@ -123,7 +130,7 @@ class World:
         elif self._patience and self._patience[0][0] <= at:
             request = heappop(self._patience)[2]
             if request.finished_at < 0:
-                self._drop(request)
+                self.drop(request)
         else:
             request = self._traffic.take()
             if self.up:
@@ -145,12 +152,6 @@ class World:
         if request.patience is not None:
             heappush(self._patience, (request.arrival + request.patience, request.id, request))
 
-    def _drop(self, request: Request) -> None:
-        for engine in self.engines:
-            engine.abort(request)
-        self._traffic.answered(request, self.now)
-        self._listen(Happening(self.now, "dropped", request))
-
     # ------------------------------------------------------------------ what the script does
 
     def _act(self, action: Action) -> None:
@@ -168,11 +169,11 @@ class World:
             case HangUp():
                 self._traffic.switch(Load(), self.now)
                 for request in [request for engine in self.engines for request in engine.requests]:
-                    self._drop(request)
+                    self.drop(request)
 
     def _stop(self, restart: Restart) -> None:
         for request in [request for engine in self.engines for request in engine.requests]:
-            self._drop(request)
+            self.drop(request)
         self.engines = []
         self._patience.clear()
         self._up_at = self.now + restart.down_s

@@ -1,0 +1,184 @@
+"""``vllm-vitals demo``: a simulated server and the daemon's own parts in one process, on one loop, at one fast clock.
+
+Input: a scenario and a speed. Output: the states, the vital signs and the advice as they change, and the status page.
+Invariant: the daemon's parts see what they would see of a real server; only their clock runs faster.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+from aiohttp import web as aiohttp_web
+from rich.box import SIMPLE
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from exporter import check, config, log, page, web
+from exporter.clock import Clock
+from exporter.core.snapshot import Advice, EngineSnapshot, State, TargetSnapshot
+from exporter.fetch import Fetcher
+from exporter.fleet import Fleet
+from exporter.logwatch import LogWatch
+from exporter.simulator.scenario import Scenario
+from exporter.simulator.server import SimulatedServer
+
+_SCRAPE_EVERY_S = 5.0  # simulated
+_SHORTEST_MS = 100  # real
+_LOOK_EVERY_S = 0.1  # real
+_DRAW_PER_S = 8
+_MOST_ADVICE = 4
+_COLOURS = {"critical": "bold red", "warning": "bold yellow", "ok": "bold green", "unknown": "bold magenta"}
+# Column titles, and the page's numbers that each shows.
+_VITAL_SIGNS = (
+    ("preemptions/s, per finish, redone", ("preemptions", "preemptions per finish", "recomputed work")),
+    ("KV cache, max", ("KV cache, max",)),
+    ("TPOT p99, p50", ("TPOT p99", "TPOT p50")),
+    ("cut at a cap", ("cut at a cap",)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What is on stage: the scenario, its time, the page's address, and how to see the newest snapshot."""
+
+    scenario: Scenario
+    url: str
+    elapsed: Callable[[], float]
+    newest: Callable[[], TargetSnapshot | None]
+
+    @property
+    def over(self) -> bool:
+        """Whether the story has been told to its end."""
+        return self.elapsed() >= self.scenario.duration_s
+
+
+async def run(scenario: Scenario, speed: float, seed: int, listen: str, console: Console) -> None:
+    """Tell the story to `console`; on a terminal the page then stays until it is interrupted."""
+    async with _stage(scenario, fast_clock(speed), speed, seed, listen) as stage:
+        console.print(
+            f"A simulated vLLM server plays {scenario.name!r} at {speed:g} times real time: {scenario.summary}."
+        )
+        console.print(f"Status page: {stage.url}\n", soft_wrap=True)
+        await (_draw(stage, console) if console.is_terminal else _tell(stage, console))
+        if console.is_terminal:
+            console.print(f"The story is over. The page stays at {stage.url} until Ctrl-C.", soft_wrap=True)
+            await asyncio.Event().wait()
+
+
+def fast_clock(speed: float) -> Clock:
+    """A clock that starts now and runs `speed` times as fast."""
+    began, epoch = time.monotonic(), time.time()
+
+    def passed() -> float:
+        return (time.monotonic() - began) * speed
+
+    return Clock(monotonic=passed, wall=lambda: epoch + passed())
+
+
+@contextlib.asynccontextmanager
+async def _stage(scenario: Scenario, clock: Clock, speed: float, seed: int, listen: str) -> AsyncIterator[Stage]:
+    server = SimulatedServer(scenario, clock.now, seed)
+    begun = clock.now()
+    async with server.serve("127.0.0.1", 0) as (host, port):
+        watched = {"url": f"http://{host}:{port}", "name": scenario.name}
+        interval = f"{max(_SHORTEST_MS, round(_SCRAPE_EVERY_S / speed * 1000))}ms"
+        settings = config.build("demo", {"listen": listen, "interval": interval, "targets": [watched]})
+        async with Fetcher(clock.now) as fetcher:
+            logs = LogWatch(clock, log.get())
+            fleet = Fleet(fetcher, clock, log.get(), logs.settings)
+            site = web.Site(fleet, logs, clock, _nothing_to_reload)
+            async with _listening(site.app(), settings.listen_host, settings.listen_port) as url:
+                await fleet.apply(settings)
+                try:
+                    yield Stage(
+                        scenario,
+                        url,
+                        lambda: clock.now() - begun,
+                        lambda: next((poller.snapshot for poller in fleet.pollers), None),
+                    )
+                finally:
+                    await fleet.stop()
+
+
+@contextlib.asynccontextmanager
+async def _listening(app: aiohttp_web.Application, host: str, port: int) -> AsyncIterator[str]:
+    runner = aiohttp_web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    try:
+        await aiohttp_web.TCPSite(runner, host, port).start()
+        address = runner.addresses[0]
+        yield f"http://{address[0]}:{address[1]}/"
+    finally:
+        await runner.cleanup()
+
+
+async def _nothing_to_reload() -> str:
+    return ""
+
+
+# ------------------------------------------------------------------ in a pipe: one verdict per change
+
+
+async def _tell(stage: Stage, console: Console) -> None:
+    before: State | None = None
+    while not stage.over:
+        snapshot = stage.newest()
+        if snapshot is not None and snapshot.engines and snapshot.engines[0].state is not before:
+            before = snapshot.engines[0].state
+            console.print(f"--- {_minutes(stage.elapsed())}")
+            check.print_verdict(console, [snapshot])
+        await asyncio.sleep(_LOOK_EVERY_S)
+    console.print("The story is over.")
+
+
+# ------------------------------------------------------------------ on a terminal: a picture that changes
+
+
+async def _draw(stage: Stage, console: Console) -> None:
+    with Live(console=console, refresh_per_second=_DRAW_PER_S) as live:
+        while not stage.over:
+            live.update(picture(stage))
+            await asyncio.sleep(1 / _DRAW_PER_S)
+
+
+def picture(stage: Stage) -> Group:
+    """Where the story is, and of the worst engine: state, evidence, the five vital signs, advice."""
+    elapsed = min(stage.elapsed(), stage.scenario.duration_s)
+    bar = ProgressBar(total=stage.scenario.duration_s, completed=elapsed, width=60)
+    parts: list[Text | Table | ProgressBar] = [Text(f"{_minutes(elapsed)}   {stage.url}"), bar, Text()]
+    snapshot = stage.newest()
+    if snapshot is not None and snapshot.engines:
+        engine = snapshot.engines[0]
+        state = Text(page.words(engine.state).upper(), style=_COLOURS[engine.state.severity])
+        parts.append(Text.assemble(state, f"  {page.HEADLINES[engine.state]}"))
+        parts += [Text(f"  • {item.text}") for item in engine.evidence]
+        parts += [Text(), _vital_signs(engine), Text()]
+        parts += [_advice(item) for item in engine.advice[:_MOST_ADVICE]]
+    return Group(*parts)
+
+
+def _vital_signs(engine: EngineSnapshot) -> Table:
+    shown = {vital.name: vital.text for vital in page.vitals(engine)}
+    table = Table(header_style="dim", box=SIMPLE)
+    for title, names in _VITAL_SIGNS:
+        table.add_column(title)
+        shown[title] = ", ".join(shown.get(name, "–") for name in names)
+    spiral = engine.state is State.DEATH_SPIRAL
+    table.add_column("death spiral")
+    table.add_row(*(shown[title] for title, _ in _VITAL_SIGNS), Text("yes", "bold red") if spiral else Text("no"))
+    return table
+
+
+def _advice(item: Advice) -> Text:
+    when = "now" if item.when == "now" else "at the next restart"
+    direction = f" {item.direction}" if item.direction in ("up", "down") else ""
+    return Text.assemble(f"  {when}: ", (f"{item.knob}{direction}", "bold"), f": {item.size}")
+
+
+def _minutes(seconds: float) -> str:
+    return f"minute {int(seconds // 60)}:{int(seconds % 60):02d} of the story"

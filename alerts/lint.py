@@ -208,7 +208,7 @@ def queries_of(alert: Alert) -> list[str]:
     found = []
     for text in _texts(alert):
         for query in re.findall(r"with (?:printf )?`([^`]*)`[^|}]*\| query", text):
-            filled = re.sub(r"%\[[12]\]s", 'target="t"', query).replace("%q", '"v"')
+            filled = re.sub(r"%\[[123]\]s", 'target="t"', query).replace("%q", '"v"')
             found.append(filled.replace("{,", "{"))
     return found
 

@@ -13,6 +13,7 @@ from alerts.text import (
     PERCENT,
     RATIO,
     TIME,
+    TIMES,
     ask,
     before,
     duration_words,
@@ -83,14 +84,9 @@ def load() -> str:
 
 
 def versions() -> str:
-    """The releases that this target said it runs within the last hour."""
-    seen = f'count by (version) (last_over_time({metric("server_info")}{{target="TARGET",version!=""}}[1h]))'
-    # server_info has no model and no engine: only the target is matched.
-    query = f"printf `{seen.replace(chr(34) + 'TARGET' + chr(34), '%q')}` $labels.target"
-    return (
-        f"{{{{ with {query} | query }}}}{{{{ range . }}}}{{{{ .Labels.version }}}} {{{{ end }}}}{{{{ else"
-        f" }}}}unknown{{{{ end }}}}"
-    )
+    """The releases that this server said it runs within the last hour."""
+    seen = f'count by (version) (last_over_time({metric("server_info")}{{^,version!=""}}[1h]))'
+    return each(seen, "{{ .Labels.version }}", "unknown")
 
 
 def unknowns() -> str:
@@ -118,15 +114,18 @@ def burn_line(config: Config) -> str:
     if not config.slos:
         return "SLO burn: no SLO is configured."
     name = slo.burn(3600)
-    rates = each(f"max by (slo) ({name}{{&}})", "{{ .Labels.slo }} {{ .Value | humanize }}; ", "unknown")
+    rates = each(f"max by (slo) ({name}{{&}})", "{{ .Labels.slo }} {{ .Value | humanize }}", "unknown")
     return f"SLO burn over the last hour (1 is sustainable): {rates}"
 
 
 def cap() -> str:
-    """The gateway cap to set now: what ran while the cache was full, less a tenth."""
+    """The cap to set at the gateway: 0.9 x what ran while the cache was full; a quarter off max_num_seqs once reached."""
     running, usage = now("requests_running"), now("kv_cache_usage_ratio")
     mean = f"avg_over_time(({running} and {usage} >= 0.9)[5m:15s])"
-    return ask(f"clamp_min(floor(0.9 * {mean}), 1)", COUNT, "0.9 x the mean running while KV is full (unknown here)")
+    slots = f'max({metric("server_setting")}{{^,name="max_num_seqs"}})'
+    reached = f"floor(0.75 * {slots}) and {running} >= {slots}"
+    unknown = "0.9 x the mean running while KV is full (unknown here)"
+    return ask(f"({reached}) or clamp_min(floor(0.9 * {mean}), 1)", COUNT, unknown)
 
 
 def knobs() -> str:
@@ -136,16 +135,20 @@ def knobs() -> str:
         "max_num_seqs down to the cap above; with long inputs rather scheduler_reserve_full_isl on (vLLM"
         " 0.19), then watermark 0.01-0.05 (0.24)"
     )
-    return each(knob, "{{ .Labels.knob }} {{ .Labels.direction }}; ", fallback)
+    return each(knob, "{{ .Labels.knob }} {{ .Labels.direction }}", fallback)
 
 
-def evicting_steps() -> str:
-    """What to do about evictions that feed on themselves."""
+def first_step() -> str:
+    """What to do now about evictions that feed on themselves."""
     return (
-        f"Do now, no restart: cap concurrency for this engine at the gateway at {cap()}; shed or postpone batch work;"
+        f"DO NOW, no restart: cap concurrency for this engine at the gateway at {cap()}; shed or postpone batch work;"
         " add a replica if you have one. It works if preemptions stop and useful tokens/s rise within two minutes.\n"
-        f"At the next restart, one knob: {knobs()}. Do not lower gpu_memory_utilization: that shrinks the cache."
     )
+
+
+def next_restart() -> str:
+    """The one knob for later."""
+    return f"At the next restart, one knob: {knobs()}. Do not lower gpu_memory_utilization: that shrinks the cache."
 
 
 def _death_spiral(config: Config) -> Alert:
@@ -160,9 +163,10 @@ def _death_spiral(config: Config) -> Alert:
         summary=f"{_WHO} preempts, requeues and preempts again: it redoes about as much work as it does.",
         description=preamble(config, Scope.ENGINE)
         + f"{_WHO} is in a death spiral. It answers, but most of its work is thrown away; users wait or time out.\n"
+        + first_step()
         + evidence(config)
         + f"{burn_line(config)}\n{engines(State.DEATH_SPIRAL)}\n"
-        + evicting_steps(),
+        + next_restart(),
         dashboard="vllm-vitals-engine:R, preemptions per finished request",
     )
 
@@ -183,9 +187,11 @@ def _stalled(config: Config) -> Alert:
         description=preamble(config, Scope.ENGINE)
         + f"{_WHO} has work, and for at least {stall} no token, no step and no growth of the KV cache was seen"
         + " (or the canary request got no answer). /health may still answer 200.\n"
+        + "DO NOW: drain it at the gateway; capture (py-spy dump of the EngineCore process, the last log lines); then"
+        + " restart it. No knob helps against a hang.\n"
         + f"Running {ask(now('requests_running'), COUNT)}, waiting {ask(waiting(), COUNT)},"
         + f" KV cache at most {ask(now('kv_cache_usage_max_ratio'), PERCENT)}.\n"
-        + f"Useful tokens/s before: {ask(before('useful_tokens_per_second'), COUNT)}; in this state since"
+        + f"Useful tokens/s before: {ask(before('useful_tokens_per_second'), COUNT)}; in this state for"
         + f" {ask('time() - ' + now('state_since_timestamp_seconds'), TIME)}.\n"
         + when(
             deferred,
@@ -196,10 +202,7 @@ def _stalled(config: Config) -> Alert:
         + f"Restarts in the last hour: {ask(restarts, COUNT)};"
         + f" vLLM versions seen in it: {versions()}.\n"
         + "Not known here: whether the GPU is busy; whether clients already gave up. Gauges that vLLM froze after"
-        " a mass"
-        + " disconnect look the same: compare with the gateway's requests in flight.\n"
-        + "Do now: drain it at the gateway; capture (py-spy dump of the EngineCore process, the last log lines);"
-        " then restart." + " No knob helps against a hang.",
+        " a mass" + " disconnect look the same: compare with the gateway's requests in flight.",
         dashboard="vllm-vitals-engine:State over time",
     )
 
@@ -225,11 +228,11 @@ def _unavailable(config: Config) -> Alert:
         summary=f"No engine can serve {label('model_name')}.",
         description=preamble(config, Scope.MODEL)
         + f"For {duration_words(limits.unavailable_for)} no engine of {label('model_name')} has been able to serve:"
-        + f" {each(causes, '{{ .Value }} {{ .Labels.state }}; ', 'all of them gone')}\n"
-        + f"Servers: {each(lost, '{{ .Labels.target }} ', 'unknown')}\n"
+        + f" {each(causes, '{{ .Value }} {{ .Labels.state }}', 'all of them gone')}.\n"
+        + f"Servers: {each(lost, '{{ .Labels.target }}', 'unknown')}\n"
         + "Nothing listed here was taken out by discovery: a model scaled to zero on purpose does not page.\n"
         + "Not known here: why. vLLM may exit with code 0 after its engine died, so a clean exit code proves nothing.\n"
-        + "Do now: look at the last log lines of each server (exit reason, out of memory, failed weight load);"
+        + "DO NOW: look at the last log lines of each server (exit reason, out of memory, failed weight load);"
         " restart one" + " and watch it load; send traffic to another model or region meanwhile.",
         dashboard="vllm-vitals-overview:State of each engine",
     )
@@ -263,10 +266,11 @@ def _thrashing(config: Config, patient: tuple[str, ...]) -> Alert:
         description=preamble(config, Scope.ENGINE)
         + f"{_WHO} is thrashing, and it does harm: the wait of a new request has been above"
         + f" {number(limits.ttft_objective_seconds)} s and rising for {duration_words(rise)}, or an SLO burns.\n"
+        + first_step()
         + f"Expected wait: {ask(earlier, TIME)} then,"
         + f" {ask(now('expected_wait_seconds'), TIME)} now.\n"
         + evidence(config)
         + f"{burn_line(config)}\n{engines(State.THRASHING, State.DEATH_SPIRAL)}\n"
-        + evicting_steps(),
+        + next_restart(),
         dashboard="vllm-vitals-engine:Preemptions and stall gaps",
     )

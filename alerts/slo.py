@@ -121,8 +121,8 @@ def _alert(config: Config, slo: Slo, severity: Severity, patient: tuple[str, ...
         + f"Budget burn (1 is just sustainable; this fires when {spent} of the 30-day budget would be gone):"
         f" {windows}.\n"
         + f"It was promised for {length}. Now the mean is {ask(length_now, COUNT)} tokens.\n"
-        + f"Engines of this model that are not healthy: {each(states, '{{ .Value }} {{ .Labels.state }}; ', 'none')}\n"
-        + "Do now: read the state of the worst engine; its page or ticket names the first step. If all are"
+        + f"Engines of this model that are not healthy: {each(states, '{{ .Value }} {{ .Labels.state }}', 'none')}\n"
+        + "DO NOW: read the state of the worst engine; its page or ticket names the first step. If all are"
         " healthy, the load" + " outgrew the fleet: add replicas or cap clients at the gateway.",
         dashboard="vllm-vitals-overview:Time to first token, p99",
         labels={"slo": slo.name},

@@ -10,6 +10,7 @@ from alerts.promql import metric
 
 COUNT = 'printf "%.0f"'
 RATIO = 'printf "%.2f"'
+TIMES = 'printf "x %.2f"'
 PERCENT = "humanizePercentage"
 TIME = "humanizeDuration"
 PLAIN = "humanize"
@@ -28,10 +29,11 @@ def scope_labels(config: Config, scope: Scope) -> tuple[str, ...]:
 
 
 def preamble(config: Config, scope: Scope) -> str:
-    """Defines ``$e`` and ``$m``: PromQL matchers of the victim and of its model."""
+    """Defines ``$e``, ``$m`` and ``$t``: PromQL matchers of the victim, of its model and of its server."""
     victim = scope_labels(config, scope)
     model = tuple(name for name in victim if name in config.model_identity)
-    return _define("$e", victim) + _define("$m", model)
+    target = tuple(name for name in victim if name in config.target_identity)
+    return _define("$e", victim) + _define("$m", model) + _define("$t", target)
 
 
 def _define(variable: str, labels: tuple[str, ...]) -> str:
@@ -46,8 +48,8 @@ def label(name: str) -> str:
 
 
 def _printf(expression: str) -> str:
-    text = expression.replace("@", "%[1]s").replace("&", "%[2]s")
-    return f"`{text}`" if text == expression else f"printf `{text}` $e $m"
+    text = expression.replace("@", "%[1]s").replace("&", "%[2]s").replace("^", "%[3]s")
+    return f"`{text}`" if text == expression else f"printf `{text}` $e $m $t"
 
 
 def ask(expression: str, show: str = PLAIN, unknown: str = "unknown") -> str:
@@ -65,11 +67,9 @@ def when(expression: str, text: str, otherwise: str = "") -> str:
 
 
 def each(expression: str, text: str, otherwise: str) -> str:
-    """``text`` once per answer (its labels are ``.Labels.x``), or ``otherwise``."""
-    return (
-        f"{{{{ with {_printf(expression)} | query }}}}{{{{ range . }}}}{text}{{{{ end }}}}{{{{ else"
-        f" }}}}{otherwise}{{{{ end }}}}"
-    )
+    """``text`` once per answer (its labels are ``.Labels.x``), with commas between, or ``otherwise``."""
+    items = f"{{{{ range $i, $x := . }}}}{{{{ if $i }}}}, {{{{ end }}}}{text}{{{{ end }}}}"
+    return f"{{{{ with {_printf(expression)} | query }}}}{items}{{{{ else }}}}{otherwise}{{{{ end }}}}"
 
 
 def now(name: str, *matchers: str) -> str:
@@ -99,5 +99,5 @@ def duration_words(seconds: float) -> str:
 
 
 def percent(share: float) -> str:
-    """``0.4`` as "40 %"."""
-    return f"{100 * share:.4g} %"
+    """``0.4`` as "40%", as Prometheus writes it."""
+    return f"{100 * share:.4g}%"

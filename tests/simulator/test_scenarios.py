@@ -66,9 +66,7 @@ def test_the_same_trouble_is_seen_through_every_dialect(dialect):
 
 
 def test_the_same_seed_writes_the_same_recording_and_another_seed_another():
-    first, again, other = (
-        recording.to_bytes(islice(play(scenario("preempting"), seed), 40)) for seed in (3, 3, 4)
-    )
+    first, again, other = (recording.to_bytes(islice(play(scenario("preempting"), seed), 40)) for seed in (3, 3, 4))
     assert first == again
     assert first != other
 

@@ -1,0 +1,92 @@
+import asyncio
+import io
+import re
+import urllib.request
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from exporter import recording
+from exporter.core.snapshot import State
+from exporter.replay import judge
+from exporter.simulator import demo as show
+from exporter.simulator.command import demo, simulate
+from exporter.simulator.scenarios import SCENARIOS, scenario
+
+
+def test_list_shows_every_scenario_and_where_it_leads():
+    result = CliRunner().invoke(simulate, ["--list"])
+    assert result.exit_code == 0
+    for each in SCENARIOS:
+        assert re.search(rf"^{each.name} +{each.intended} ", result.output, re.MULTILINE)
+
+
+def test_a_recording_is_written_that_replay_can_judge(tmp_path):
+    file = tmp_path / "saturated.jsonl.gz"
+    result = CliRunner().invoke(simulate, ["--scenario", "saturated", "--record", str(file), "--interval", "10"])
+    assert result.exit_code == 0
+    assert "60 scrapes" in result.output
+    assert judge("saturated", recording.read(file)).polls[-1].engines[0].state is State.SATURATED
+
+
+@pytest.mark.parametrize("command", [simulate, demo])
+def test_an_unknown_scenario_is_one_line_with_the_names(command):
+    result = CliRunner().invoke(command, ["--scenario", "meltdown"])
+    assert result.exit_code == 2
+    assert "'death_spiral'" in result.output
+
+
+def test_the_demo_tells_the_states_with_their_numbers_and_serves_the_page():
+    out = io.StringIO()
+    console = Console(file=out, highlight=False, soft_wrap=True)
+    pages = []
+
+    def fetch(url):
+        with urllib.request.urlopen(url, timeout=5) as response:
+            pages.append(response.read().decode())
+
+    async def go():
+        telling = asyncio.create_task(show.run(brief(), 100.0, 0, "127.0.0.1:0", console))
+        while "SATURATED" not in out.getvalue() and not telling.done():
+            await asyncio.sleep(0.02)
+        url = re.search(r"http://127\.0\.0\.1:\d+/", out.getvalue())
+        if url is not None and not telling.done():
+            await asyncio.to_thread(fetch, url[0])
+        await telling
+
+    asyncio.run(asyncio.wait_for(go(), 60))
+    text = out.getvalue()
+    assert text.index("HEALTHY") < text.index("SATURATED")
+    assert "max_num_seqs" in text
+    assert "The story is over." in text
+    assert "saturated" in pages[0].lower()
+
+
+def brief():
+    return replace(scenario("saturated"), duration_s=250)
+
+
+def test_on_a_terminal_the_five_vital_signs_stand_beside_the_advice():
+    polls = judge("story", list(recording_of("death_spiral"))).polls
+    stage = show.Stage(scenario("death_spiral"), "http://127.0.0.1:1/", lambda: 300.0, lambda: polls[-1])
+    out = io.StringIO()
+    Console(file=out, width=120).print(show.picture(stage))
+    text = out.getvalue()
+    for expected in (
+        "DEATH SPIRAL",
+        "per finish",
+        "KV cache, max",
+        "TPOT p99",
+        "cut at a cap",
+        "gateway",
+        "minute 5:00",
+    ):
+        assert expected in text
+
+
+def recording_of(name):
+    from exporter.simulator.play import play
+
+    return play(scenario(name))

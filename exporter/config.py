@@ -5,161 +5,44 @@ twice, a wrong type or a number where a duration belongs is an error that names 
 """
 
 import os
-import re
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import ValidationError
 
 from exporter import strict_yaml
-from exporter.catalog import METRICS
 from exporter.core.snapshot import Role
 from exporter.core.thresholds import Thresholds
+from exporter.discovery import DnsSource, FileSource, HttpSource, Source
 from exporter.explain import explain, show
+from exporter.flight import Flight
 from exporter.logs.config import LogsConfig
-from exporter.target import Address, Credentials, Target, Tls, parse_address
+from exporter.schema import (
+    BasicAuth,
+    DiscoveryConfig,
+    File,
+    FlightConfig,
+    Limits,
+    ThresholdsConfig,
+    TlsConfig,
+    Watched,
+)  # fmt: skip
+from exporter.target import CanaryPlan, Credentials, Target, Tls
 
 MAX_CONFIG_BYTES = 8 * 1024 * 1024
-MAX_TARGETS = 10_000
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
-_SIZES = {"B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
-_RESERVED_LABELS = frozenset(label for metric in METRICS for label in metric.all_labels) | {"le", "job", "instance"}
-
-# Thresholds that are times: in the file they are durations, as everywhere else.
-TIMES = frozenset({
-    "fast_window", "slow_window", "min_span", "hold", "release", "stall_after", "stall_after_start", "blind_hold",
-    "spiral_silence",
-})  # fmt: skip
 
 
 class ConfigError(Exception):
     """The config cannot be used. The text is one line per problem, each naming the key's path."""
 
 
-def parse_duration(value: object) -> float:
-    """Seconds of ``"500ms"``, ``"5s"``, ``"1m30s"``, ``"2h"``, ``"7d"``. Only text: YAML reads 1:30 as 90."""
-    if isinstance(value, str) and _DURATION.fullmatch(value):
-        return sum(float(number) * _UNITS[unit] for number, unit in re.findall(r"([\d.]+)(ms|s|m|h|d)", value))
-    raise PydanticCustomError(
-        "duration", 'expected a duration such as "5s" or "1m30s", got {got}', {"got": show(value)}
-    )
+@dataclass(frozen=True, slots=True)
+class Sourced:
+    """Targets that a source names: ``like`` is how each is watched, but for its name and address."""
 
-
-def parse_size(value: object) -> int:
-    """Bytes of ``"16MiB"``."""
-    match = re.fullmatch(r"(\d+)(B|KiB|MiB|GiB)", value) if isinstance(value, str) else None
-    if match is None:
-        raise PydanticCustomError("size", 'expected a size such as "16MiB", got {got}', {"got": show(value)})
-    return int(match[1]) * _SIZES[match[2]]
-
-
-def _parse_address(value: object) -> Address:
-    if not isinstance(value, str):
-        raise PydanticCustomError(
-            "address", "expected an address such as http://localhost:8000, got {got}", {"got": show(value)}
-        )
-    try:
-        return parse_address(value)
-    except ValueError as error:
-        raise PydanticCustomError("address", "{why}", {"why": str(error)}) from None
-
-
-Duration = Annotated[float, BeforeValidator(parse_duration), Field(gt=0)]
-Size = Annotated[int, BeforeValidator(parse_size), Field(gt=0)]
-LabelName = Annotated[str, Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_]*$", max_length=64)]
-Text = Annotated[str, Field(max_length=256)]
-
-
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True)
-
-
-class BasicAuth(_Model):
-    """Basic authentication; the password lives in a file."""
-
-    username: Text
-    password_file: Text
-
-
-class TlsConfig(_Model):
-    """TLS towards a target."""
-
-    ca_file: Text = ""
-    cert_file: Text = ""
-    key_file: Text = ""
-    server_name: Text = ""
-    insecure_skip_verify: bool = False
-
-    @model_validator(mode="after")
-    def _pair(self) -> Self:
-        if bool(self.cert_file) != bool(self.key_file):
-            raise PydanticCustomError("pair", "cert_file and key_file belong together: give both")
-        return self
-
-
-ThresholdsConfig: type[BaseModel] = create_model(
-    "ThresholdsConfig",
-    __base__=_Model,
-    **{f.name: (Duration if f.name in TIMES else f.type, f.default) for f in fields(Thresholds)},  # type: ignore[call-overload]
-)
-
-
-class TargetConfig(_Model):
-    """One entry of ``targets``. Only ``url`` is needed."""
-
-    url: Annotated[Address, BeforeValidator(_parse_address)]
-    name: Annotated[str, Field(min_length=1, max_length=256)] | None = None
-    model_name: Text = ""
-    role: Literal["serve", "prefill", "decode", "pooling"] | None = None
-    service_class: Literal["interactive", "batch"] = "interactive"
-    interval: Duration | None = None
-    timeout: Duration | None = None
-    bearer_token_file: Text = ""
-    basic_auth: BasicAuth | None = None
-    tls: TlsConfig = TlsConfig()
-    labels: dict[LabelName, Text] = {}
-    settings: dict[LabelName, int | float | str] = {}
-    thresholds: dict[str, Any] = {}
-
-    @model_validator(mode="after")
-    def _checks(self) -> Self:
-        if self.bearer_token_file and (self.basic_auth or self.url.username):
-            raise PydanticCustomError("auth", "give either bearer_token_file or basic_auth, not both")
-        taken = sorted(_RESERVED_LABELS & set(self.labels))
-        if taken:
-            raise PydanticCustomError(
-                "label", "labels.{name} would hide a label that vllm-vitals sets itself", {"name": taken[0]}
-            )
-        return self
-
-
-class Limits(_Model):
-    """What one target may cost."""
-
-    body: Size = 16 * 1024**2
-    targets: Annotated[int, Field(gt=0, le=MAX_TARGETS)] = 5_000
-
-
-def _bare_addresses(value: object) -> object:
-    """An address alone stands for a target with nothing else to say."""
-    return [{"url": item} if isinstance(item, str) else item for item in value] if isinstance(value, list) else value
-
-
-class _File(_Model):
-    listen: Text = "127.0.0.1:9840"
-    interval: Duration = 5.0
-    timeout: Duration | None = None
-    histograms: Literal["all", "latency", "none"] = "all"
-    targets: Annotated[list[TargetConfig], BeforeValidator(_bare_addresses)] = []
-    thresholds: dict[str, Any] = {}
-    limits: Limits = Limits()
-    logs: LogsConfig = LogsConfig()
-
-
-FILE_KEYS = tuple(_File.model_fields)
+    source: Source
+    like: Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,10 +52,12 @@ class Config:
     listen_host: str
     listen_port: int
     targets: tuple[Target, ...]
+    discovery: tuple[Sourced, ...] = ()
     thresholds: Thresholds = field(default_factory=Thresholds)
     histograms: Literal["all", "latency", "none"] = "all"
     limits: Limits = field(default_factory=Limits)
     logs: LogsConfig = field(default_factory=LogsConfig)
+    flight: Flight | None = None
 
 
 def load(path: Path) -> Config:
@@ -198,23 +83,28 @@ def read(path: Path) -> dict[str, Any]:
 def build(name: str, document: dict[str, Any]) -> Config:
     """A `Config` from the plain values of a file (or of the command line) called ``name`` in messages."""
     try:
-        file = _File.model_validate(document)
+        file = File.model_validate(document)
         base = ThresholdsConfig.model_validate(file.thresholds).model_dump(exclude_unset=True)
     except ValidationError as error:
         inner = error.title == "ThresholdsConfig"
-        where, model = ("thresholds.", ThresholdsConfig) if inner else ("", _File)
+        where, model = ("thresholds.", ThresholdsConfig) if inner else ("", File)
         raise ConfigError(explain(name, where, error, model)) from None
     targets = tuple(_target(name, index, file, base) for index in range(len(file.targets)))
+    sourced = tuple(
+        Sourced(_source(entry), _like(name, f"discovery[{index}]", entry, file, base))
+        for index, entry in enumerate(file.discovery)
+    )
     if len(targets) > file.limits.targets:
         raise ConfigError(f"{name}: {len(targets)} targets are more than limits.targets allows ({file.limits.targets})")
     _unique(name, targets)
     host, port = listen_address(name, file.listen)
-    return Config(host, port, targets, Thresholds(**base), file.histograms, file.limits, file.logs)
+    limits, flight = file.limits, _flight(file.flight_recorder)
+    return Config(host, port, targets, sourced, Thresholds(**base), file.histograms, limits, file.logs, flight)
 
 
 def warnings(config: Config) -> list[str]:
     """What is allowed and probably not meant: files that cannot be read now, and nothing to watch."""
-    notes = [] if config.targets else ["no targets: there is nothing to watch"]
+    notes = [] if config.targets or config.discovery else ["no targets: there is nothing to watch"]
     for target in config.targets:
         files = (target.credentials.bearer_token_file, target.credentials.password_file)
         for file in (*files, target.tls.ca_file, target.tls.cert_file, target.tls.key_file):
@@ -231,39 +121,67 @@ def listen_address(name: str, text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _target(name: str, index: int, file: _File, base: dict[str, float]) -> Target:
+def _target(name: str, index: int, file: File, base: dict[str, float]) -> Target:
     entry = file.targets[index]
+    like, url = _like(name, f"targets[{index}]", entry, file, base), entry.url
+    who = Credentials(username=url.username, password=url.password) if url.username else like.credentials
+    if entry.basic_auth is not None:
+        who = like.credentials
+    return replace(like, name=entry.name or url.name, url=url.url, credentials=who)
+
+
+def _like(name: str, where: str, entry: Watched, file: File, base: dict[str, float]) -> Target:
+    """A target as an entry wants it watched, without name and address."""
     try:
         own = ThresholdsConfig.model_validate(entry.thresholds).model_dump(exclude_unset=True)
     except ValidationError as error:
-        where = f"targets[{index}].thresholds."
-        raise ConfigError(explain(name, where, error, ThresholdsConfig)) from None
+        raise ConfigError(explain(name, f"{where}.thresholds.", error, ThresholdsConfig)) from None
     interval = entry.interval or file.interval
     timeout = entry.timeout or file.timeout or min(10.0, 0.9 * interval)
     if timeout > interval:
-        raise ConfigError(
-            f"{name}: targets[{index}].timeout: {timeout:g} s is longer than the interval of {interval:g} s"
-        )
-    auth = entry.basic_auth
+        raise ConfigError(f"{name}: {where}.timeout: {timeout:g} s is longer than the interval of {interval:g} s")
+    canary = entry.canary or file.canary
     return Target(
-        name=entry.name or entry.url.name,
-        url=entry.url.url,
+        name="",
+        url="",
         interval=interval,
         timeout=timeout,
         model_name=entry.model_name,
         role=Role(entry.role) if entry.role else None,
         service_class=entry.service_class,
-        credentials=Credentials(
-            entry.bearer_token_file,
-            auth.username if auth else entry.url.username,
-            "" if auth else entry.url.password,
-            auth.password_file if auth else "",
-        ),
-        tls=Tls(**entry.tls.model_dump()),
+        credentials=_credentials(entry.bearer_token_file, entry.basic_auth),
+        tls=_tls(entry.tls),
         labels=entry.labels,
         settings={key: str(value) for key, value in entry.settings.items()},
         thresholds=Thresholds(**{**base, **own}),
+        canary=CanaryPlan(**canary.model_dump()) if canary is not None else None,
     )
+
+
+def _credentials(bearer_token_file: str, auth: BasicAuth | None) -> Credentials:
+    if auth is None:
+        return Credentials(bearer_token_file)
+    return Credentials(username=auth.username, password_file=auth.password_file)
+
+
+def _tls(tls: TlsConfig) -> Tls:
+    return Tls(**tls.model_dump())
+
+
+def _source(entry: DiscoveryConfig) -> Source:
+    if entry.file_sd is not None:
+        return FileSource(tuple(entry.file_sd.files), entry.file_sd.refresh_interval)
+    if entry.http_sd is not None:
+        sd = entry.http_sd
+        who = _credentials(sd.bearer_token_file, sd.basic_auth)
+        return HttpSource(sd.url, sd.refresh_interval, who, _tls(sd.tls))
+    assert entry.dns_sd is not None  # noqa: S101 - the schema lets nothing else through
+    dns = entry.dns_sd
+    return DnsSource(tuple(dns.names), dns.type, dns.port, dns.refresh_interval)
+
+
+def _flight(flight: FlightConfig | None) -> Flight | None:
+    return None if flight is None else Flight(**flight.model_dump())
 
 
 def _unique(name: str, targets: tuple[Target, ...]) -> None:

@@ -36,6 +36,16 @@ class Tls:
 
 
 @dataclass(frozen=True, slots=True)
+class CanaryPlan:
+    """How often a tiny request is sent (s), how long it may take (s), and what it asks of which model."""
+
+    interval: float = 60.0
+    deadline: float = 20.0
+    task: str = "auto"
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """One vLLM server's base URL and how it is watched. ``url`` ends in /metrics; times are in seconds."""
 
@@ -51,6 +61,7 @@ class Target:
     labels: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
     thresholds: Thresholds = field(default_factory=Thresholds)
+    canary: CanaryPlan | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ import click
 from pydantic_core import PydanticCustomError
 
 from exporter import config
-from exporter.config import Config, parse_duration
+from exporter.config import Config
+from exporter.schema import parse_duration
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 

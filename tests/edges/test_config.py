@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter import config
+from exporter import config, schema
 from exporter.config import Config, ConfigError
 from exporter.core.snapshot import Role
 from exporter.core.thresholds import Thresholds
@@ -104,10 +104,10 @@ def test_every_threshold_can_be_set_and_times_are_durations() -> None:
     for field in fields(Thresholds):
         number = field.default
         assert isinstance(number, int | float)
-        text = f'"{number:g}s"' if field.name in config.TIMES else f"{number}"
+        text = f'"{number:g}s"' if field.name in schema.TIMES else f"{number}"
         found = build(f"thresholds: {{{field.name}: {text}}}\ntargets: [a]")
         assert found.targets[0].thresholds == Thresholds()
-    assert {field.name for field in fields(Thresholds)} > config.TIMES
+    assert {field.name for field in fields(Thresholds)} > schema.TIMES
 
 
 ADDRESSES = [
@@ -173,5 +173,13 @@ def test_the_example_config_is_usable_and_mentions_every_key() -> None:
     loaded = config.load(path)
     assert loaded.targets
     text = path.read_text()
-    for key in [*config.TargetConfig.model_fields, *config.Limits.model_fields, *config.FILE_KEYS]:
+    models = (
+        schema.File,
+        schema.TargetConfig,
+        schema.DiscoveryConfig,
+        schema.FlightConfig,
+        schema.CanaryConfig,
+        schema.Limits,
+    )
+    for key in [key for model in models for key in model.model_fields]:
         assert f"{key}:" in text, key

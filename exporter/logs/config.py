@@ -3,6 +3,7 @@
 Invariant: an unknown key, a mapping that does not compile, or a source that reads nothing is an error with its path.
 """
 
+from datetime import UTC, tzinfo
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -21,9 +22,14 @@ class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+def zone_of(name: str) -> tzinfo:
+    """The zone by that name; UTC needs no zone database, which small container images lack. Raises as ZoneInfo does."""
+    return UTC if name == "UTC" else ZoneInfo(name)
+
+
 def _zone(name: str) -> str:
     try:
-        ZoneInfo(name)
+        zone_of(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise ValueError(f"{name!r} is no time zone such as UTC or Europe/Berlin") from None
     return name

@@ -12,6 +12,7 @@ from datetime import UTC, tzinfo
 from typing import Any
 
 import orjson
+from jmespath.exceptions import JMESPathError
 
 from exporter.logs import values
 from exporter.logs.events import Decoded, LogEvent, Result
@@ -53,7 +54,7 @@ class LineDecoder:
         self._envelope = next((schema.envelope for schema in schemas if schema.kind == "vllm"), None)
         self._zone = zone
         self._max = max_line_bytes
-        self._vllm = VllmLines()
+        self._vllm = VllmLines(zone)
         self._shapes: dict[tuple[str, ...], Schema | None] = {}
         self._pieces: dict[str, list[bytes]] = {}
 
@@ -134,7 +135,7 @@ class LineDecoder:
     def _response(self, schema: Schema, record: dict[str, Any], read_at: float) -> Decoded:
         try:
             event = schema.response(record, self._zone, read_at)
-        except values.ImpossibleError:
+        except (values.ImpossibleError, JMESPathError, TypeError):
             return _INVALID
         if event is None:
             return _IGNORED
@@ -155,14 +156,14 @@ class LineDecoder:
             message[:1] in ("{", "(", "\x1b") and depth < MAX_NESTING
         ):  # a shipper put the whole line into its own record
             return self._line(message.encode("utf-8", "replace"), read_at, depth + 1)
-        at, level = self._envelope[1](record), self._envelope[2](record)
-        return self._vllm.read(message, level if isinstance(level, str) else "", values.epoch(at, self._zone, read_at))
+        level = self._envelope[2](record)
+        return self._vllm.read(message, level if type(level) is str else "", self._envelope[1](record), read_at)
 
     def _text(self, line: str, read_at: float) -> Decoded:
         if "\x1b" in line:
             line = _ANSI.sub("", line)
         if match := _UVICORN.match(line):
-            decoded = self._vllm.read(line[match.end() :], match[1], None)
+            decoded = self._vllm.read(line[match.end() :], match[1], None, read_at)
             return _TEXT if decoded.result in ("ignored", "error") else decoded
         if _HEADER.match(line) is None:
             return _TEXT
@@ -173,8 +174,7 @@ class LineDecoder:
         match = _HEADER.match(line)
         if match is None:
             return _TEXT
-        at = values.epoch(match[2], self._zone, read_at)
-        return self._vllm.read(line[match.end() :], match[1], at, (match[2], match[3]))
+        return self._vllm.read(line[match.end() :], match[1], match[2], read_at, (match[2], match[3]))
 
     def _wrapped(self, record: dict[str, Any], inner: str, read_at: float, depth: int) -> Decoded:
         """Docker json-file ends a whole line with a newline and splits long ones; shippers only say so by CRI's tag."""

@@ -95,11 +95,11 @@ class LogJudge:
         counts.responses += 1
         counts.generated_tokens += event.completion_tokens or 0
         counts.unreturned_tokens += derive.unreturned(event)
-        counts.disagreements += derive.disagrees(event)
-        counts.reasoning_truncated += derive.reasoning_truncated(event)
-        cap = derive.cap_of(event, self._limits(source))
+        cap = derive.cap_of(event, self._limits(source)) if derive.at_cap(event) else None
         if cap is not None:
             counts.truncated[cap] += 1
+            counts.disagreements += derive.disagrees(event)
+            counts.reasoning_truncated += derive.reasoning_truncated(event)
         window = self._windows.get((source, pair))
         if window is None:
             window = self._windows[source, pair] = ResponseWindow()

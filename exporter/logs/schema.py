@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self, cast
 
 import jmespath
 from jmespath.exceptions import JMESPathError
+from jmespath.visitor import TreeInterpreter
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from exporter import strict_yaml
@@ -20,6 +21,26 @@ from exporter.logs.events import RequestFinished
 
 Getter = Callable[[Any], Any]
 SHIPPED = ("vllm", "litellm", "envoy_ai_gateway", "openai_usage")
+
+
+# Mapping field -> event field and how to read it; the fields that are not here are instants.
+_CONVERT: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
+    "request_id": ("request_id", values.text),
+    "model": ("model", values.text),
+    "route": ("route", values.text),
+    "prompt_tokens": ("prompt_tokens", values.tokens),
+    "completion_tokens": ("completion_tokens", values.tokens),
+    "reasoning_tokens": ("reasoning_tokens", values.tokens),
+    "returned_tokens": ("returned_tokens", values.tokens),
+    "max_tokens": ("max_tokens", values.cap_tokens),
+    "predicted_tokens": ("predicted_tokens", values.predicted),
+    "finish_reason": ("finish_reason", values.finish_reason),
+    "reasoning_only": ("reasoning_only", values.truth),
+    "ttft_s": ("ttft_s", values.seconds),
+    "ttft_ms": ("ttft_s", values.milliseconds),
+    "e2e_s": ("e2e_s", values.seconds),
+    "e2e_ms": ("e2e_s", values.milliseconds),
+}
 
 
 def _compiles(expression: str) -> str:
@@ -117,49 +138,40 @@ class Schema:
 
         Raises `values.ImpossibleError` for numbers that cannot be true.
         """
-        if self.skip is not None and truth(self.skip(record)):
+        if self.skip is not None and values.truth(self.skip(record)):
             return None
-        raw = {name: getter(record) for name, getter in self.fields.items()}
-        reason = values.finish_reason(raw.get("finish_reason"))
-        if self.failed is not None and truth(self.failed(record)):
-            reason = "error"
-        if self.aborted is not None and truth(self.aborted(record)):
-            reason = "abort"
-        at = values.epoch(raw.get("time"), zone, near)
-        ttft, e2e = _times(raw, zone, near)
-        request_id = values.text(raw.get("request_id"))
-        return RequestFinished(
-            at,
-            request_id,
-            values.text(raw.get("model")),
-            values.text(raw.get("route")) or route_of(request_id),
-            values.tokens(raw.get("prompt_tokens")),
-            values.tokens(raw.get("completion_tokens")),
-            values.tokens(raw.get("reasoning_tokens")),
-            values.tokens(raw.get("returned_tokens")),
-            values.cap_tokens(raw.get("max_tokens")),
-            reason,
-            ttft,
-            e2e,
-            values.predicted(raw.get("predicted_tokens")),
-            reasoning_only=truth(raw.get("reasoning_only")),
-        )
+        found: dict[str, Any] = {}
+        instants: dict[str, Any] = {}
+        for name, read in self.fields.items():
+            value = read(record)
+            if value is not None:
+                convert = _CONVERT.get(name)
+                if convert is None:
+                    instants[name] = value
+                else:
+                    field, change = convert
+                    found[field] = change(value)
+        if instants:
+            _add_times(found, instants, zone, near)
+        if self.failed is not None and values.truth(self.failed(record)):
+            found["finish_reason"] = "error"
+        if self.aborted is not None and values.truth(self.aborted(record)):
+            found["finish_reason"] = "abort"
+        if not found.get("route"):
+            found["route"] = route_of(found.get("request_id", ""))
+        found.setdefault("at", None)
+        return RequestFinished(**found)
 
 
-def _times(raw: Mapping[str, Any], zone: tzinfo, near: float) -> tuple[float | None, float | None]:
-    """TTFT and end-to-end s: said outright, or the difference of two instants."""
-    ttft = (
-        values.seconds(raw["ttft_ms"], 1000.0) if raw.get("ttft_ms") is not None else values.seconds(raw.get("ttft_s"))
-    )
-    e2e = values.seconds(raw["e2e_ms"], 1000.0) if raw.get("e2e_ms") is not None else values.seconds(raw.get("e2e_s"))
-    if raw.get("start") is None:
-        return ttft, e2e
-    start, first, end = (values.epoch(raw.get(name), zone, near) for name in ("start", "first_token", "end"))
-    if ttft is None and start is not None and first is not None:
-        ttft = values.seconds(first - start)
-    if e2e is None and start is not None and end is not None:
-        e2e = values.seconds(end - start)
-    return ttft, e2e
+def _add_times(found: dict[str, Any], instants: Mapping[str, Any], zone: tzinfo, near: float) -> None:
+    """The event's time, and durations that nobody said outright as the difference of two instants."""
+    at = {name: values.epoch(value, zone, near) for name, value in instants.items()}
+    if "time" in at:
+        found["at"] = at["time"]
+    start = at.get("start")
+    for duration, name in (("ttft_s", "first_token"), ("e2e_s", "end")):
+        if start is not None and duration not in found and (until := at.get(name)) is not None:
+            found[duration] = values.seconds(until - start)
 
 
 def route_of(request_id: str) -> str:
@@ -172,11 +184,6 @@ def route_of(request_id: str) -> str:
         if request_id.startswith(prefix):
             return route
     return ""
-
-
-def truth(value: Any) -> bool:
-    """JMESPath's idea of true: 0 is, empty text and containers are not."""
-    return value is not None and value is not False and value not in ("", [], {})
 
 
 def compile_schema(mapping: LogMapping) -> Schema:
@@ -210,18 +217,14 @@ def shipped(names: Iterable[str] = SHIPPED) -> list[Schema]:
 def getter(path: str) -> Getter:
     """A function that answers as ``jmespath.search(path, record)`` does.
 
-    Names, indices, literals, ``||``, ``&&``, ``!`` and ``==`` become plain look-ups, some ten times as fast; a path
-    with anything else stays JMESPath's.
+    Names, indices, literals, ``||``, ``&&``, ``!`` and ``==`` become plain look-ups, some ten times as fast; all else
+    is left to JMESPath, and may raise its errors.
     """
-    parsed = jmespath.compile(path)
-    return _plain(cast("dict[str, Any]", parsed.parsed)) or parsed.search
+    return _function(cast("dict[str, Any]", jmespath.compile(path).parsed))
 
 
-def _plain(node: dict[str, Any]) -> Getter | None:
-    parts = [_plain(child) for child in node.get("children", ())]
-    ready = [part for part in parts if part is not None]
-    if len(ready) < len(parts):
-        return None
+def _function(node: dict[str, Any]) -> Getter:
+    parts = [_function(child) for child in node.get("children", ())]
     match node["type"]:
         case "field":
             return _field(node["value"])
@@ -229,32 +232,46 @@ def _plain(node: dict[str, Any]) -> Getter | None:
             return _index(node["value"])
         case "literal":
             return lambda _record: node["value"]
+        case "subexpression" | "index_expression":
+            return _chain(parts)
+        case "or_expression":
+            return _first_true(*parts)
+        case "and_expression":
+            return _both(*parts)
         case "not_expression":
-            return lambda record: not truth(ready[0](record))
-        case kind if kind in _PAIRS and len(ready) == 2 and node.get("value", "eq") == "eq":
-            return _PAIRS[kind](*ready)
-    return None
+            return lambda record: not values.truth(parts[0](record))
+        case "comparator" if node["value"] in ("eq", "ne"):
+            return _equal(parts[0], parts[1], wanted=node["value"] == "eq")
+    visit: Callable[[Any, Any], Any] = TreeInterpreter().visit
+    return lambda record: visit(node, record)
 
 
 def _field(name: str) -> Getter:
-    return lambda record: record.get(name) if isinstance(record, dict) else None
+    return lambda record: record.get(name) if type(record) is dict else None
 
 
 def _index(position: int) -> Getter:
     def look_up(record: Any) -> Any:
-        return record[position] if isinstance(record, list) and -len(record) <= position < len(record) else None
+        return record[position] if type(record) is list and -len(record) <= position < len(record) else None
 
     return look_up
 
 
-def _chain(first: Getter, second: Getter) -> Getter:
-    return lambda record: second(first(record))
+def _chain(steps: list[Getter]) -> Getter:
+    def look_up(record: Any) -> Any:
+        for step in steps:
+            record = step(record)
+            if record is None:
+                return None
+        return record
+
+    return look_up
 
 
-def _either(left: Getter, right: Getter) -> Getter:
+def _first_true(left: Getter, right: Getter) -> Getter:
     def look_up(record: Any) -> Any:
         value = left(record)
-        return value if truth(value) else right(record)
+        return value if value or values.truth(value) else right(record)
 
     return look_up
 
@@ -262,23 +279,14 @@ def _either(left: Getter, right: Getter) -> Getter:
 def _both(left: Getter, right: Getter) -> Getter:
     def look_up(record: Any) -> Any:
         value = left(record)
-        return right(record) if truth(value) else value
+        return right(record) if values.truth(value) else value
 
     return look_up
 
 
-def _equal(left: Getter, right: Getter) -> Getter:
+def _equal(left: Getter, right: Getter, wanted: bool) -> Getter:
     def look_up(record: Any) -> Any:
         one, other = left(record), right(record)
-        return one == other and isinstance(one, bool) == isinstance(other, bool)
+        return (one == other and isinstance(one, bool) == isinstance(other, bool)) is wanted
 
     return look_up
-
-
-_PAIRS: Mapping[str, Callable[[Getter, Getter], Getter]] = {
-    "subexpression": _chain,
-    "index_expression": _chain,
-    "or_expression": _either,
-    "and_expression": _both,
-    "comparator": _equal,
-}

@@ -32,10 +32,8 @@ class ImpossibleError(ValueError):
     """A number that is there but cannot be true."""
 
 
-def tokens(value: Any) -> int | None:
+def tokens(value: Any) -> int:
     """A token count; accepts 7, 7.0 and "7"."""
-    if value is None:
-        return None
     if type(value) is int:
         count = value
     else:
@@ -50,35 +48,37 @@ def tokens(value: Any) -> int | None:
 
 def cap_tokens(value: Any) -> int | None:
     """A max_tokens; 0, -1 and the like mean that none was asked for."""
-    if value is None or (type(value) is int and value <= 0):
+    if type(value) is int and value <= 0:
         return None
     return tokens(value)
 
 
-def seconds(value: Any, per_second: float = 1.0) -> float | None:
-    """A duration: a number in units of 1 / ``per_second`` s, or text with its unit ("1.5s", "425µs")."""
-    if value is None:
-        return None
+def seconds(value: Any) -> float:
+    """A duration: a number of seconds, or text with its unit ("1.5s", "425µs")."""
     if isinstance(value, str) and (match := _DURATION.match(value)):
         return _number(match[1]) * _UNIT[match[2]]
-    number = _number(value) / per_second
+    number = _number(value)
     if number < 0:
         raise ImpossibleError(f"{value!r} is not a duration")
     return number
 
 
-def predicted(value: Any) -> float | None:
+def milliseconds(value: Any) -> float:
+    """A duration: a number of milliseconds, or text with its unit."""
+    spelled = isinstance(value, str) and _DURATION.match(value)
+    return seconds(value) if spelled else seconds(value) / 1000
+
+
+def predicted(value: Any) -> float:
     """A predicted output length; may be fractional."""
-    number = None if value is None else _number(value)
-    if number is not None and not 0 <= number <= MAX_TOKENS:
+    number = _number(value)
+    if not 0 <= number <= MAX_TOKENS:
         raise ImpossibleError(f"{value!r} is not a length")
     return number
 
 
-def finish_reason(value: Any) -> FinishReason | None:
+def finish_reason(value: Any) -> FinishReason:
     """The reason in one vocabulary."""
-    if value is None:
-        return None
     return FINISH_REASONS.get(str(value).lower(), "other")
 
 
@@ -87,6 +87,11 @@ def text(value: Any) -> str:
     return (
         value[:200] if isinstance(value, str) else "" if value is None or isinstance(value, dict | list) else str(value)
     )
+
+
+def truth(value: Any) -> bool:
+    """JMESPath's idea of true: 0 is, empty text and containers are not."""
+    return bool(value) or (value == 0 and value is not False)
 
 
 def epoch(value: Any, zone: tzinfo, near: float) -> float | None:

@@ -8,11 +8,13 @@ or an output inside a message can never pose as one.
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, tzinfo
+from typing import Any
 
 from exporter.logs import server_args
 from exporter.logs.events import Decoded, EngineError, EngineStats, ErrorKind, RequestFinished, ServerSetting
 from exporter.logs.schema import route_of
-from exporter.logs.values import finish_reason
+from exporter.logs.values import epoch, finish_reason
 
 MAX_OPEN_REQUESTS = 10_000
 IGNORED = Decoded("ignored")
@@ -86,23 +88,29 @@ class _Open:
 class VllmLines:
     """Reads messages of one log; remembers the requests that are open, at most MAX_OPEN_REQUESTS."""
 
-    def __init__(self) -> None:
+    def __init__(self, zone: tzinfo = UTC) -> None:
+        self._zone = zone
         self._open: dict[str, _Open] = {}
         self._last_error: object = None
 
-    def read(self, message: str, level: str, at: float | None, place: object = None) -> Decoded:
-        """What a message says. ``place`` tells text lines that continue one record (same time, file and line)."""
+    def read(self, message: str, level: str, said_at: Any, read_at: float, place: object = None) -> Decoded:
+        """What a message says. ``said_at`` is its time as the log has it, ``read_at`` when it was read (epoch s).
+
+        ``place`` tells text lines that continue one record: same time, file and line.
+        """
         space = message.find(" ", 0, 24)
         rules = _RULES.get(message[:space] if space > 0 else message[:24])
-        if rules is None and message[:1].isdigit():
+        if rules is None and message.startswith("Engines Aggregated", space + 1):
             rules = _AGGREGATED
-        for rule in rules or ():
-            decoded = rule(self, message, at)
-            if decoded is not None:
-                return decoded
+        if rules is not None:
+            at = epoch(said_at, self._zone, read_at)
+            for rule in rules:
+                decoded = rule(self, message, at)
+                if decoded is not None:
+                    return decoded
         if level in _BAD_LEVELS or not level:
-            return self._error(message, level, at, place)
-        return _logo(message, at) if "█" in message or message.startswith(" ") else IGNORED
+            return self._error(message, level, epoch(said_at, self._zone, read_at), place)
+        return _logo(message) if message[:1] in " █" else IGNORED
 
     def _error(self, message: str, level: str, at: float | None, place: object) -> Decoded:
         for sign, kind in _SIGNS:
@@ -148,7 +156,7 @@ class VllmLines:
             route=route_of(request_id),
             completion_tokens=ids[1].count(",") + 1 if ids else None,
             max_tokens=begun.max_tokens,
-            finish_reason=finish_reason(reason or None),
+            finish_reason=finish_reason(reason) if reason else None,
             e2e_s=at - begun.at if at is not None and begun.at is not None and at >= begun.at else None,
             cap_is_effective=True,
         )
@@ -263,10 +271,10 @@ def _complains(_reader: VllmLines, message: str, at: float | None) -> Decoded | 
     return None
 
 
-def _logo(message: str, at: float | None) -> Decoded:
+def _logo(message: str) -> Decoded:
     """The start-up banner, the version's only place where the stock text formatter is used (0.15 on)."""
     match = _LOGO_VERSION.search(message, 0, 120) if "█" in message or message.lstrip().startswith("version ") else None
-    return _settings(at, [("restart", True), ("version", match[1])]) if match else IGNORED
+    return _settings(None, [("restart", True), ("version", match[1])]) if match else IGNORED
 
 
 def _settings(at: float | None, found: list[tuple[str, server_args.Value]]) -> Decoded:

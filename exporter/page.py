@@ -13,6 +13,7 @@ from exporter.core.snapshot import Advice, EngineSnapshot, State, TargetSnapshot
 
 MAX_CARDS = 60  # engines drawn at length; the rest are rows
 MAX_ROWS = 2_000
+FEW = 8  # so many engines are all drawn at length
 
 HEADLINES = {
     State.DOWN: "Nothing answers at this address.",
@@ -81,12 +82,13 @@ def build(snapshots: Iterable[TargetSnapshot], now: float) -> Page:
     targets = list(snapshots)
     engines = sorted(
         ((engine, target) for target in targets for engine in target.engines),
-        key=lambda pair: (pair[0].state.rank, pair[0].key.target, pair[0].key.model_name, pair[0].key.engine),
+        key=lambda pair: _urgency(pair[0]),
     )
     counted = Counter(engine.state for engine, _ in engines)
     first = engines[0][0].state if engines else State.UNKNOWN
-    loud = [pair for pair in engines if pair[0].state.severity != "ok" or len(engines) <= 8][:MAX_CARDS]
-    rest = [pair for pair in engines if pair not in loud] if len(loud) < len(engines) else []
+    troubled = sum(engine.state.severity != "ok" for engine, _ in engines)
+    shown = min(len(engines) if len(engines) <= FEW else troubled, MAX_CARDS)
+    loud, rest = engines[:shown], engines[shown:]
     worst = f"{words(first)}" if engines else "no target has been tried yet"
     return Page(
         title=f"{worst} · vllm-vitals",
@@ -97,6 +99,12 @@ def build(snapshots: Iterable[TargetSnapshot], now: float) -> Page:
         rows=[_row(engine, target, now) for engine, target in rest[:MAX_ROWS]],
         left_out=max(0, len(rest) - MAX_ROWS),
     )
+
+
+def _urgency(engine: EngineSnapshot) -> tuple[bool, int, str, str, str]:
+    """What is fine comes last; what cannot be judged comes before it."""
+    key = engine.key
+    return engine.state.severity == "ok", engine.state.rank, key.target, key.model_name, key.engine
 
 
 def words(state: State) -> str:

@@ -1,6 +1,5 @@
 """Our exposition against the reference library: its parsers read it, and its writer would have said the same."""
 
-import shutil
 import subprocess
 from array import array
 from dataclasses import replace
@@ -32,6 +31,7 @@ from exporter.core.snapshot import (
     absent,
 )
 from exporter.core.target import TargetJudge
+from tests.alerts.tools import find
 
 DATA = Path(__file__).parent.parent / "data"
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -297,9 +297,7 @@ def test_samples_that_are_about_no_target_take_any_labels() -> None:
 
 
 def test_promtool_finds_nothing_to_improve() -> None:
-    promtool = shutil.which("promtool")
-    if promtool is None:
-        pytest.skip("needs promtool (Debian package prometheus)")
+    promtool = find("promtool")
     text = join([TargetRenderer().render(rich_snapshot())])
     done = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, timeout=60, check=False)
     assert (done.returncode, done.stdout.decode() + done.stderr.decode()) == (0, "")

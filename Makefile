@@ -1,0 +1,50 @@
+# From a fresh clone only Python 3.11+, make and a package index are needed; everything else is set up here.
+# `make test` is all that CI runs. Where tools of the system are missing and cannot be installed, their tests say so.
+
+PYTHON ?= python3
+WORKERS ?= 2
+VENV := .venv
+BIN := $(VENV)/bin
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+.PHONY: help demo test lint generated pytest bench setup tools clean
+
+help:
+	@echo "make demo    a simulated vLLM server that gets into trouble, watched: no GPU, no Docker"
+	@echo "make test    set up, lint, check generated files, run every test (what CI runs)"
+	@echo "make lint    ruff and mypy"
+	@echo "make bench   speed, as ratios against the reference library and Prometheus"
+	@echo "make clean   remove what make set up here (.venv, .tools, caches)"
+
+demo: $(VENV)/.ready
+	vllm-vitals demo
+
+test: $(VENV)/.ready tools lint generated pytest
+
+lint: $(VENV)/.ready
+	ruff check .
+	mypy
+
+generated: $(VENV)/.ready
+	python -m alerts.build --check
+	python -m dashboards.build --check
+	python tools/reference.py --check
+
+pytest: $(VENV)/.ready
+	pytest -q -n $(WORKERS) --dist loadscope
+
+bench: $(VENV)/.ready
+	@for script in bench/*.py; do echo "== $$script"; python "$$script" || exit 1; done
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: pyproject.toml tools/venv.sh
+	tools/venv.sh "$(PYTHON)" $(VENV)
+	@touch $@
+
+# Programs that tests drive: Prometheus, Alertmanager and a browser. Never fails but in CI.
+tools:
+	tools/system-tools.sh
+
+clean:
+	rm -rf $(VENV) .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build

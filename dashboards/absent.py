@@ -27,7 +27,7 @@ def _explained(panel: dict[str, Any]) -> dict[str, Any]:
     if not reasons or len(reasons) < len(panel["targets"]) or panel["type"] == "stat":
         return panel
     defaults = panel["fieldConfig"]["defaults"]
-    said = f"{defaults['noValue']} Needs the vllm-vitals daemon: {reasons[0]}."
+    said = f"{defaults['noValue']} (Without the daemon it is not known: {reasons[0]}.)"
     return panel | {"fieldConfig": panel["fieldConfig"] | {"defaults": defaults | {"noValue": said}}}
 
 

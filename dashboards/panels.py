@@ -58,21 +58,18 @@ class Column:
 
 def timeseries(
     title: str, why: str, queries: Iterable[Query], unit: str, empty: str, *,
-    width: int = 8, height: int = 8, levels: Levels | None = None, low: float | None = 0, high: float | None = None,
-    stack: bool = False, overrides: Iterable[dict[str, Any]] = (), calcs: tuple[str, ...] = ("lastNotNull", "max"),
-    links: Sequence[dict[str, Any]] = (), step: bool = False,
+    width: int = 8, height: int = 8, levels: Levels | None = None, high: float | None = None,
+    stack: bool = False, overrides: Iterable[dict[str, Any]] = (),
 ) -> Panel:  # fmt: skip
     """Lines over time; limits are dashed lines, so that the eye sees how far away they are."""
     custom: dict[str, Any] = {
         "drawStyle": "line", "lineWidth": 1, "fillOpacity": 25 if stack else 6, "showPoints": "never",
-        "spanNulls": False, "lineInterpolation": "stepAfter" if step else "linear",
+        "spanNulls": False, "lineInterpolation": "linear", "axisSoftMax": _room(unit, levels),
         "thresholdsStyle": {"mode": "dashed" if levels else "off"},
         "stacking": {"mode": "normal" if stack else "none", "group": "A"},
     }  # fmt: skip
-    shown = calcs if width > 6 else calcs[:1]
-    defaults = _defaults(levels, color={"mode": "palette-classic"}, custom=custom, links=list(links))
-    if low is not None:
-        defaults["min"] = low
+    shown = ("lastNotNull", "max") if width > 6 else ("lastNotNull",)
+    defaults = _defaults(levels, color={"mode": "palette-classic"}, custom=custom, min=0)
     if high is not None:
         defaults["max"] = high
     options = {
@@ -82,6 +79,14 @@ def timeseries(
     return Panel(
         "timeseries", title, why, tuple(queries), unit, empty, width, height, options, defaults, tuple(overrides)
     )
+
+
+def _room(unit: str, levels: Levels | None) -> float:
+    """How high an axis reaches at least, so that a flat zero is no cliff and a share shows its limit above it."""
+    limits = [limit for limit in (levels.warn, levels.bad) if limit is not None] if levels else []
+    if limits and unit in ("percentunit", "none"):
+        return max(limits) * 1.1
+    return {"percentunit": 0.1, "s": 0.1, "short": 10}.get(unit, 1)
 
 
 def stat(
@@ -126,7 +131,8 @@ def bars(
     mappings: Sequence[dict[str, Any]] = (), overrides: Iterable[dict[str, Any]] = (),
 ) -> Panel:  # fmt: skip
     """Numbers side by side, as horizontal bars."""
-    defaults = _defaults(levels, min=0, mappings=list(mappings))
+    # Named even when there is but one, which Grafana would leave without a name.
+    defaults = _defaults(levels, min=0, mappings=list(mappings), displayName="${__series.name}")
     defaults["color"] = {"mode": "thresholds"} if levels else {"mode": "fixed", "fixedColor": "blue"}
     if high is not None:
         defaults["max"] = high

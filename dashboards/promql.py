@@ -26,7 +26,9 @@ def metric(name: str) -> Metric:
 
 def selector(of: Metric, *matchers: str) -> str:
     """``{...}`` with the dashboard's variables for the metric's scope, and more matchers."""
-    return "{" + ", ".join([_SELECTORS[label] for label in of.all_labels if label in _SELECTORS] + list(matchers)) + "}"
+    # vLLM's own log lines do not name the model: what comes from logs may have none.
+    chosen = _SELECTORS if of.scope else {"model_name": 'model_name=~"$model_name|"'}
+    return "{" + ", ".join([chosen[label] for label in of.all_labels if label in chosen] + list(matchers)) + "}"
 
 
 def identity(of: Metric, keep: tuple[str, ...] = ()) -> str:

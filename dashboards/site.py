@@ -50,15 +50,16 @@ def scale(config: Config) -> Scale:
             state.thrash_preemptions_per_completion, state.spiral_preemptions_per_completion
         ),
         repeat_share=Levels(state.thrash_repeat_ratio),
-        recompute_tax=Levels(None, state.spiral_recompute_tax),
+        # A spiral is entered at the level, and left below half of it.
+        recompute_tax=Levels(state.spiral_recompute_tax / 2, state.spiral_recompute_tax),
         kv_usage=Levels(state.kv_pressure_ratio),
         # Above 1 the cache cannot hold what has arrived.
         kv_demand=Levels(state.kv_pressure_ratio, 1),
         kv_left=Levels(round(1 - state.kv_pressure_ratio, 6), low_is_bad=True),
         slots_left=Levels(0.01, low_is_bad=True),
-        ttft=Levels(objective(config, "ttft") or limit.ttft_objective_seconds),
-        tpot=Levels(seconds) if (seconds := objective(config, "tpot")) else None,
-        expected_wait=Levels(limit.ttft_objective_seconds),
+        ttft=Levels(None, objective(config, "ttft") or limit.ttft_objective_seconds),
+        tpot=Levels(None, seconds) if (seconds := objective(config, "tpot")) else None,
+        expected_wait=Levels(None, limit.ttft_objective_seconds),
         tail_ratio=Levels(limit.tail_ratio),
         truncated=Levels(limit.truncated_ratio),
         straggler=Levels(limit.straggler_ratio),

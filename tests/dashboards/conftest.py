@@ -18,7 +18,7 @@ NAMES = (
 @pytest.fixture(scope="session")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[history.Server]:
     """Scraped the daemon alone, and has rules loaded."""
-    samples = chain(*(history.of_daemon(name) for name in NAMES), about_the_daemon(), alerts())
+    samples = chain(*(history.of_daemon(name) for name in NAMES), history.of_story(), about_the_daemon(), alerts())
     yield from _serve(tmp_path_factory, samples)
 
 
@@ -26,7 +26,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[history.Server]
 def native(tmp_path_factory: pytest.TempPathFactory) -> Iterator[history.Server]:
     """Scraped vLLM alone; recording rules made what they can."""
     ruled = (history.of_daemon(name, native_only=True) for name in NAMES)
-    samples = chain(*ruled, *(history.of_vllm(name) for name in NAMES), alerts())
+    samples = chain(*ruled, *(history.of_vllm(name) for name in NAMES), history.of_story(True), alerts())
     yield from _serve(tmp_path_factory, samples)
 
 
@@ -40,7 +40,7 @@ def about_the_daemon() -> Iterator[str]:
     """What the daemon says of itself."""
     info = render.join([render.plain([("build_info", {"version": "0.1.0", "python": "3.11"}, 1.0)])])
     process = b"process_resident_memory_bytes 9e7\nprocess_cpu_seconds_total %d\n"
-    for at in range(history.END - 240, history.END + 1, history.STEP):
+    for at in range(history.END - history.SPAN, history.END + 1, history.STEP):
         yield from history.stamped(
             info + process % (at - history.END + 240), at, 'job="vllm-vitals",instance="vitals:9840"'
         )

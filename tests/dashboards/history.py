@@ -18,11 +18,19 @@ from exporter.catalog import METRICS
 from exporter.core import render
 from exporter.core.snapshot import Scrape
 from exporter.core.target import TargetJudge
+from exporter.logs.decode import LineDecoder
+from exporter.logs.families import log_families
+from exporter.logs.judge import LogJudge, SourceInfo
+from exporter.logs.schema import shipped
+from exporter.simulator.logs import STATS_INTERVAL_S, LogWriter
+from exporter.simulator.scenarios import scenario
+from exporter.simulator.world import Happening, World
 
 RECORDINGS = Path(__file__).parents[1] / "data" / "recordings"
 # They all end here (epoch s), so that "now" shows every server at its worst.
 END = 1_800_000_000
 STEP = 5
+SPAN = 600
 # What an operator states in the config, because these servers' metrics do not.
 SETTINGS = {"max_num_seqs": "64", "max_model_len": "2048"}
 # Series that only the daemon can make.
@@ -74,6 +82,42 @@ def of_daemon(name: str, native_only: bool = False) -> Iterator[str]:
             yield from stamped(render.join([kept]), scrape.at, 'job="vllm-vitals",instance="vitals:9840"')
 
 
+def of_story(native_only: bool = False) -> Iterator[str]:
+    """The simulated server's ten minutes: its log read beside its metrics, or what recording rules say of it."""
+    target, at, log = "simulator", END - scenario("story").duration_s, list[bytes]()
+    writer = LogWriter(log.append, at, f"http://{target}:8000", requests=True)
+
+    def listen(happening: Happening) -> None:
+        if happening.what != "started":
+            writer.happened(happening)
+        elif world is not None:
+            writer.started(world, happening.at)
+
+    world: World | None = None
+    world = World(scenario("story"), epoch=at, listen=listen)
+    writer.started(world, 0.0)
+    reader, lines = LogJudge({"vllm": SourceInfo(target)}), LineDecoder(shipped())
+    judge, renderer = TargetJudge(target), render.TargetRenderer()
+    for second in range(STEP, int(world.scenario.duration_s) + 1, STEP):
+        body, now = world.scrape(second), at + second
+        if second % STATS_INTERVAL_S == 0 and body:
+            writer.stats(world, second)
+        for line in log:
+            reader.observe("vllm", lines.decode(line.rstrip(), now), now)
+        log.clear()
+        seen = reader.snapshot(now)
+        judge.learn({name: str(value) for name, value in seen.servers[target].settings.items()})
+        refused = Scrape(now, 0.004, None, "refused", "connection refused")
+        families = renderer.render(judge.observe(Scrape(now, 0.004, body.encode()) if body else refused))
+        if native_only:
+            kept = {key: text for key, text in families.items() if key not in DAEMON_ONLY}
+            yield from stamped(render.join([kept]), now, 'job="vllm-vitals",instance="rules"')
+            yield from stamped((body or "").encode(), now, f'job="vllm",instance="{target}"')
+        else:
+            logged = render.plain(one for one in log_families(seen) if one[0] != "server_setting")
+            yield from stamped(render.join([families, logged]), now, 'job="vllm-vitals",instance="vitals:9840"')
+
+
 def of_vllm(name: str) -> Iterator[str]:
     """What vLLM itself serves through a recording, as Prometheus labels it."""
     due = 0.0
@@ -116,7 +160,7 @@ def serve(folder: Path, samples: Iterator[str]) -> Iterator[Server]:
     try:
         url = f"http://127.0.0.1:{port}"
         wait_until_ready(f"{url}/-/ready")
-        yield Server(url, END - 240, END)
+        yield Server(url, END - SPAN, END)
     finally:
         process.terminate()
         process.wait(timeout=20)

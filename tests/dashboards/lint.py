@@ -179,7 +179,7 @@ def _selector_faults(where: str, expr: str) -> list[str]:
     for name, matchers in re.findall(r"\b(vllm_vitals_\w+)\{([^}]*)\}", expr):
         base = re.sub(r"_(bucket|sum|count)$", "", name) if name not in _SCOPES else name
         scope = [label for label in ("target", "model_name", "engine") if label in _SCOPES[base]]
-        missing = [label for label in scope if f'{label}=~"${label}"' not in matchers]
+        missing = [label for label in scope if not re.search(rf'{label}=~"\${label}\|?"', matchers)]
         faults += [f"{where}: {name} does not obey ${label}" for label in missing]
     folded = r"(?:max(?: by \([^)]*\))? \((?:\w+\()?|\d+ \* \()$"
     for found in re.finditer(r"\bvllm_vitals_\w+\{", expr):

@@ -69,7 +69,7 @@ def choices(server: Server, dashboard: dict[str, Any]) -> list[dict[str, str]]:
 
 
 def _values(server: Server, series: str, label: str) -> list[str]:
-    kept = server.ask("query", query=f"group by ({label}) (last_over_time({series}[4m]))", time=server.end)
+    kept = server.ask("query", query=f"group by ({label}) (last_over_time({series}[10m]))", time=server.end)
     return sorted(one["metric"][label] for one in kept if label in one["metric"])  # type: ignore[index]
 
 

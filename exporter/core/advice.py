@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from math import floor
 
 from exporter.core.sample import EngineSample
+from exporter.core.signals import setting
 from exporter.core.snapshot import Advice, Reading, Role, State
 from exporter.core.state import Facts
 
@@ -36,10 +37,7 @@ class Case:
 
     def setting(self, name: str) -> float | None:
         """A numeric server setting, where known."""
-        try:
-            return float(self.settings[name])
-        except (KeyError, ValueError):
-            return None
+        return setting(self.settings, name)
 
     @property
     def fitting(self) -> float | None:

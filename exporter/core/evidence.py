@@ -30,16 +30,24 @@ def unknowns(state: State, readings: Readings, sample: EngineSample, answers: bo
         )
     if state is State.STALLED:
         said.append("gauges refresh only when the engine steps: if the gateway has nothing in flight, they are stale")
-    said += [f"{name}: {reading.why}" for name, reading in readings.items() if name in _TELL and reading.value is None]
+    said += [
+        f"{text}: {readings[name].why}"
+        for name, text in _TELL.items()
+        if name in readings and readings[name].value is None
+    ]
     if sample.responses is not None:
         said.append("client disconnects: vLLM counts them nowhere")
     return tuple(said)
 
 
-_TELL = (
-    "preemptions_per_completion", "repeat_preemption_ratio", "recompute_tax_ratio", "kv_cache_usage_max_ratio",
-    "tpot_p99_p50_ratio", "truncated_ratio",
-)  # fmt: skip
+_TELL = {
+    "preemptions_per_completion": "preemptions per finished request",
+    "repeat_preemption_ratio": "share preempted twice or more",
+    "recompute_tax_ratio": "work that is recomputed",
+    "kv_cache_usage_max_ratio": "KV usage",
+    "tpot_p99_p50_ratio": "TPOT p99 / p50",
+    "truncated_ratio": "share cut at a cap",
+}
 
 
 def _evictions(f: Facts, readings: Readings, sample: EngineSample, limits: Thresholds) -> Iterator[Evidence]:
@@ -70,7 +78,8 @@ def _evictions(f: Facts, readings: Readings, sample: EngineSample, limits: Thres
 def _queue(f: Facts, sample: EngineSample) -> Iterator[Evidence]:
     if sample.running is None or sample.waiting is None:
         return
-    trend = {True: ", the queue drains", False: ", the queue does not drain", None: ""}[f.draining if f.work else None]
+    queued = f.mean_waiting is not None and f.mean_waiting >= 1
+    trend = {True: ", the queue drains", False: ", the queue does not drain", None: ""}[f.draining if queued else None]
     yield Evidence(f"{sample.running:.0f} running, {sample.waiting:.0f} waiting{trend}", sample.waiting)
 
 

@@ -162,16 +162,23 @@ def demand(samples: list[EngineSample]) -> Reading:
 
 
 def full_windows(sample: EngineSample, settings: Mapping[str, str]) -> Reading:
-    """Requests at the full context length that fit the cache: capacity / max_model_len."""
+    """Requests at the full context length that fit the cache: capacity / max_model_len.
+
+    vLLM 0.24 on says it itself, in a label of cache_config_info; max_model_len is in no metric.
+    """
+    length = setting(settings, "max_model_len")
+    if length and sample.kv_capacity_tokens is not None:
+        return Reading(sample.kv_capacity_tokens / length)
+    said = setting(settings, "kv_cache_max_concurrency")
+    return value(said, "needs max_model_len: from the config, the start-up log or /v1/models")
+
+
+def setting(settings: Mapping[str, str], name: str) -> float | None:
+    """A numeric setting of the server, where it is known and a number."""
     try:
-        length = float(settings["max_model_len"])
+        return float(settings[name])
     except (KeyError, ValueError):
-        return absent(
-            "max_model_len is in no metric: give it in the config, or let the start-up log or /v1/models say it"
-        )
-    if sample.kv_capacity_tokens is None or length <= 0:
-        return absent("the server does not say its KV capacity")
-    return Reading(sample.kv_capacity_tokens / length)
+        return None
 
 
 def stall_gaps(span: Span) -> Reading:

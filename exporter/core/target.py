@@ -102,7 +102,14 @@ class TargetJudge:
         return self._judges[identity]
 
     def _forget_absent(self, sample: TargetSample) -> None:
-        """Count engines that this body does not list; the nameless one of a target never seen goes at once."""
+        """Count engines that this body does not list; the nameless one of a target never seen goes at once.
+
+        A V0 server lists none before its first request: then nothing is forgotten, and the nameless one stands for it.
+        """
+        if not sample.engines:
+            if not self._judges:
+                self._judge((self._model_name, ""))
+            return
         for identity in list(self._judges):
             if identity in sample.engines:
                 self._absent.pop(identity, None)

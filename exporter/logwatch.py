@@ -68,7 +68,7 @@ class LogWatch:
         """``POST /api/v1/logs``, for the reader in force."""
         if self._push is None:
             return web.json_response({"error": "no push source is configured (logs.sources)"}, status=404)
-        answer: web.StreamResponse = await self._push.handler(request)  # type: ignore[operator, assignment, misc]
+        answer: web.StreamResponse = await self._push.handler(request)
         return answer
 
     def _snapshot(self) -> LogSnapshot | None:

@@ -1,0 +1,99 @@
+"""Numbers as people read them: units always there, three digits, ranges where the truth is only known between bounds.
+
+Input: plain numbers and `Reading`s. Output: text. Invariant: what is not known reads "not known" and why, never 0.
+"""
+
+from datetime import UTC, datetime
+from math import inf, isfinite
+
+from exporter.core.snapshot import Reading
+
+NOT_KNOWN = "not known"
+
+
+def number(value: float | None, unit: str = "") -> str:
+    """Three digits that count, thousands apart: 1,230,000 tokens; 0.0213 s."""
+    if value is None or not isfinite(value):
+        return NOT_KNOWN
+    size = abs(value)
+    if value == int(value) and size < 1e15 or size >= 1000:
+        text = f"{value:,.0f}"
+    elif size >= 100:
+        text = f"{value:.0f}"
+    elif size >= 10:
+        text = f"{value:.1f}"
+    elif size >= 1:
+        text = f"{value:.2f}"
+    else:
+        text = f"{value:.3g}"
+    return f"{text} {unit}".rstrip()
+
+
+def share(value: float | None) -> str:
+    """A ratio as per cent, with as many digits as a small one needs."""
+    if value is None or not isfinite(value):
+        return NOT_KNOWN
+    per_cent = 100 * value
+    if per_cent == 0 or abs(per_cent) >= 10:
+        digits = 0 if abs(per_cent) < 99 or per_cent == int(per_cent) else 2
+        return f"{per_cent:.{digits}f} %"
+    return f"{per_cent:.1f} %" if abs(per_cent) >= 1 else f"{per_cent:.2g} %"
+
+
+def change(value: float | None) -> str:
+    """A relative change with its sign."""
+    if value is None or not isfinite(value):
+        return NOT_KNOWN
+    return "±0 %" if abs(value) < 0.0005 else f"{value * 100:+.0f} %" if abs(value) >= 0.1 else f"{value * 100:+.1f} %"
+
+
+def seconds(value: float | None) -> str:
+    """A duration in the unit that fits: 8.2 ms, 1.35 s, 4.5 min, 2.0 h."""
+    if value is None or not isfinite(value):
+        return NOT_KNOWN
+    if value == 0:
+        return "0 s"
+    for limit, factor, unit in ((1, 1000, "ms"), (120, 1, "s"), (7200, 1 / 60, "min"), (inf, 1 / 3600, "h")):
+        if abs(value) < limit:
+            return number(float(f"{value * factor:.3g}"), unit)
+    return NOT_KNOWN
+
+
+def reading(value: Reading, how: str = "seconds") -> str:
+    """An estimate and its bounds; where there is no estimate the bounds, or why there are none."""
+    say = {"seconds": seconds, "share": share, "number": number}[how]
+    low, high = value.lower, value.upper
+    if value.value is not None:
+        exact = low is None or high is None or low == high
+        return say(value.value) if exact else f"{say(value.value)} ({say(low)} – {say(high)})"
+    if low is not None and high == inf:
+        return f"above {say(low)}"
+    if low is not None and high is not None:
+        return f"up to {say(high)}" if low == 0 else f"{say(low)} – {say(high)}"
+    return f"{NOT_KNOWN}: {value.why}" if value.why else NOT_KNOWN
+
+
+def when(at: float | None) -> str:
+    """A time in UTC, to the minute."""
+    return NOT_KNOWN if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def day(at: float | None) -> str:
+    """A date in UTC."""
+    return NOT_KNOWN if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d")
+
+
+def money(value: float | None, currency: str) -> str:
+    """An amount."""
+    return NOT_KNOWN if value is None else f"{value:,.2f} {currency}"
+
+
+def state(name: str) -> str:
+    """A state as words."""
+    return name.replace("_", " ")
+
+
+FILTERS = {
+    "number": number, "share": share, "change": change, "seconds": seconds, "reading": reading, "when": when, "day": day,
+    "money": money, "state": state,
+}  # fmt: skip

@@ -112,7 +112,7 @@ SCENARIOS: tuple[Scenario, ...] = (
          (80, Load(clients=6, think_s=0.0, prompt=Lengths(1290), output=Lengths(300))),
          (170, Load(clients=8, think_s=0.2, prompt=Lengths(1300, 0.3), output=Lengths(330, 0.25))),
          (250, _RUSH),
-         (420, Restart(8.0, replace(_CHUNKED, max_num_seqs=5))),
+         (420, Restart(4.0, replace(_CHUNKED, max_num_seqs=5))),
          (490, Load(rate=0.5, prompt=Lengths(300, 0.3), output=Lengths(150, 0.25)))),
         _CHUNKED,
         _SMALL_GPU, then="healthy",

@@ -8,10 +8,9 @@ import asyncio
 import contextlib
 import resource
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-
-from aiohttp import web as aiohttp_web
+from dataclasses import dataclass, replace
 
 from exporter import log as logs
 from exporter import web
@@ -19,68 +18,97 @@ from exporter.clock import Clock
 from exporter.config import Config, ConfigError
 from exporter.fetch import Fetcher
 from exporter.fleet import Fleet
+from exporter.listener import Listener
 from exporter.logs.config import LogsConfig
 from exporter.logwatch import LogWatch
+from exporter.roster import Roster
+from exporter.shards import WHOLE, Shard
+from exporter.webconfig import Gate, WebConfig, WebConfigError
 
 RESOLVER_THREADS = 64  # a name lookup blocks its thread: many dead names must not keep live ones waiting
 
 LoadConfig = Callable[[], Config]
+LoadWeb = Callable[[], WebConfig]
 
 
 class Daemon:
-    """Runs until told to stop. ``load`` reads the config at start and at every reload."""
+    """Runs until told to stop. ``load`` and ``load_web`` read the files at start and at every reload."""
 
-    def __init__(self, load: LoadConfig, log: logs.Logger | None = None) -> None:
-        self._load = load
+    def __init__(
+        self,
+        load: LoadConfig,
+        log: logs.Logger | None = None,
+        shard: Shard = WHOLE,
+        load_web: LoadWeb = WebConfig,
+    ) -> None:
+        self._load, self._load_web, self._shard = load, load_web, shard
         self._log = log or logs.get()
         self._clock = Clock()
         self._stop = asyncio.Event()
         self._one_at_a_time = asyncio.Lock()
-        self._listens: tuple[str, int] | None = None
 
     async def run(self, ready: Callable[[str, int], None] | None = None) -> None:
-        """Serve until `stop`; ``ready`` is called with the address once it listens. Raises ConfigError, OSError."""
-        config = self._load()
-        self._listens = config.listen_host, config.listen_port
+        """Serve until `stop`; ``ready`` is called with the address once it listens. Raises as loading does, OSError."""
+        config, web_config = self._load(), self._load_web()
         loop = asyncio.get_running_loop()
         loop.set_default_executor(ThreadPoolExecutor(RESOLVER_THREADS, thread_name_prefix="resolve"))
         raise_file_limit()
-        async with Fetcher(self._clock.now, config.limits.body) as fetcher:
+        async with contextlib.AsyncExitStack() as parts:
+            fetcher = await parts.enter_async_context(Fetcher(self._clock.now, config.limits.body))
             watch = LogWatch(self._clock, self._log)
-            fleet = Fleet(fetcher, self._clock, self._log, watch.settings)
+            watching = Watching(
+                config, Fleet(fetcher, self._clock, self._log, watch.settings), watch,
+                Roster(fetcher.fetch, self._log, self._shard),
+            )  # fmt: skip
+            gate = Gate(web_config.users)
 
             async def reload() -> str:
-                return await self._reload(fleet, watch)
+                return await self._reload(watching, listener, gate)
 
-            async with _listening(web.Site(fleet, watch, self._clock, reload).app(), config) as (host, port):
-                with self._signals(reload):
-                    await fleet.apply(config)
-                    await watch.apply(config.logs)
-                    self._log.info("listening", url=f"http://{host}:{port}", targets=len(config.targets))
-                    if ready is not None:
-                        ready(host, port)
-                    await self._stop.wait()
-            await fleet.stop()
-            await watch.apply(LogsConfig())
+            app = web.Site(watching.fleet, watch, self._clock, reload).app(gate.middleware())
+            listener = await parts.enter_async_context(
+                Listener(app, config.listen_host, config.listen_port, web_config.tls)
+            )
+            with self._signals(reload):
+                await self._settle(watching, config)
+                count = len(watching.fleet.pollers)
+                self._log.info("listening", url=listener.url, targets=count, shard=str(self._shard))
+                if ready is not None:
+                    ready(listener.host, listener.port)
+                await self._stop.wait()
+            await listener.close()
+            await watching.end()
         self._log.info("stopped")
 
     def stop(self) -> None:
         """End `run` soon."""
         self._stop.set()
 
-    async def _reload(self, fleet: Fleet, watch: LogWatch) -> str:
-        """Read the config again; the reason why the old one stays, or nothing."""
+    async def _settle(self, watching: "Watching", config: Config) -> None:
+        """Watch what this config says, from now on also as its sources change."""
+
+        async def changed() -> None:
+            async with self._one_at_a_time:
+                await watching.apply(watching.config)
+
+        await watching.roster.follow(config, changed)
+        await watching.apply(config)
+        await watching.logs.apply(config.logs)
+
+    async def _reload(self, watching: "Watching", listener: Listener, gate: Gate) -> str:
+        """Read the files again; the reason why the old ones stay, or nothing."""
+        try:
+            config, web_config = self._load(), self._load_web()
+        except (ConfigError, WebConfigError) as error:
+            self._log.error("reload_failed", why=str(error), keeps="the config that was in force")
+            return str(error)
         async with self._one_at_a_time:
-            try:
-                config = self._load()
-            except ConfigError as error:
-                self._log.error("reload_failed", why=str(error), keeps="the config that was in force")
-                return str(error)
-            await fleet.apply(config)
-            await watch.apply(config.logs)
-        if (config.listen_host, config.listen_port) != self._listens:
+            await self._settle(watching, config)
+            gate.use(web_config.users)
+            await listener.serve(web_config.tls)
+        if (config.listen_host, config.listen_port) != listener.wanted:
             self._log.warning("listen_unchanged", why="a new address needs a restart")
-        self._log.info("reloaded", targets=len(config.targets))
+        self._log.info("reloaded", targets=len(watching.fleet.pollers))
         return ""
 
     @contextlib.contextmanager
@@ -104,17 +132,26 @@ class Daemon:
                     loop.remove_signal_handler(number)
 
 
-@contextlib.asynccontextmanager
-async def _listening(app: aiohttp_web.Application, config: Config) -> AsyncIterator[tuple[str, int]]:
-    """Serve ``app`` at the configured address; port 0 takes a free one."""
-    runner = aiohttp_web.AppRunner(app, access_log=None, shutdown_timeout=2.0)
-    await runner.setup()
-    try:
-        await aiohttp_web.TCPSite(runner, config.listen_host or None, config.listen_port).start()
-        host, port = runner.addresses[0][:2]
-        yield host, port
-    finally:
-        await runner.cleanup()
+@dataclass(slots=True)
+class Watching:
+    """The config in force and those who carry it out."""
+
+    config: Config
+    fleet: Fleet
+    logs: LogWatch
+    roster: Roster
+
+    async def apply(self, config: Config) -> None:
+        """Watch the targets that this config and its sources name now."""
+        self.config = config
+        await self.fleet.apply(replace(config, targets=self.roster.targets(config)))
+
+    async def end(self) -> None:
+        """Stop watching."""
+        nothing = replace(self.config, targets=(), discovery=(), logs=LogsConfig())
+        await self.roster.follow(nothing, self.fleet.stop)
+        await self.fleet.stop()
+        await self.logs.apply(nothing.logs)
 
 
 def raise_file_limit() -> None:

@@ -1,13 +1,13 @@
 """Targets that come and go: file_sd and http_sd in Prometheus' formats, and DNS.
 
-Inputs: `Source`s, a way to fetch, a resolver. Output: per source the list that was found last. Invariant: a source
-that fails keeps its last good list and says why, once; one that answers replaces it at once, also by nothing.
+Inputs: a `Source`, a way to fetch, a resolver. Output: the list that was found last. Invariant: a source that fails
+keeps its last good list and says why, once; one that answers replaces it at once, also by nothing.
 """
 
 import asyncio
 import glob
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -56,42 +56,39 @@ Resolve = Callable[[str, str, int], Awaitable[list[str]]]  # name, type, port ->
 
 
 class Discovery:
-    """Keeps every source's list fresh. ``found`` has one list a source, in their order."""
+    """Keeps one source's list, ``found``, fresh."""
 
-    def __init__(self, sources: Sequence[Source], fetch: Fetch, log: logs.Logger, resolve: Resolve | None = None):
-        self.found: list[list[Found]] = [[] for _ in sources]
+    def __init__(self, source: Source, fetch: Fetch, log: logs.Logger, resolve: Resolve | None = None) -> None:
+        self.found: list[Found] = []
         self._log = log
-        self._readers = [_reader(source, fetch, resolve or resolve_name) for source in sources]
-        self._said: dict[int, str] = {}
+        self._reader = _reader(source, fetch, resolve or resolve_name)
+        self._said = ""
 
-    async def refresh(self, index: int) -> bool:
-        """Read one source again; whether its list changed."""
-        found, problems = await self._readers[index].read()
-        self._say(index, "; ".join(problems))
-        changed = found != self.found[index]
-        self.found[index] = found
+    async def refresh(self) -> bool:
+        """Read the source again; whether its list changed."""
+        try:
+            found, problems = await self._reader.read()
+        except Exception as error:  # a bug must not end the watch
+            found, problems = self.found, [f"{type(error).__name__}: {error}"[:300]]
+        self._say("; ".join(problems))
+        changed = found != self.found
+        self.found = found
         return changed
 
     async def run(self, changed: Callable[[], Awaitable[None]]) -> None:
-        """Refresh each source at its own pace until cancelled; ``changed`` is awaited after each change."""
-        async with asyncio.TaskGroup() as group:
-            for index in range(len(self._readers)):
-                group.create_task(self._follow(index, changed))
-
-    async def _follow(self, index: int, changed: Callable[[], Awaitable[None]]) -> None:
+        """Refresh at the source's pace until cancelled; ``changed`` is awaited after each change."""
         while True:
-            await asyncio.sleep(self._readers[index].source.refresh)
-            if await self.refresh(index):
+            await asyncio.sleep(self._reader.source.refresh)
+            if await self.refresh():
                 await changed()
 
-    def _say(self, index: int, problem: str) -> None:
+    def _say(self, problem: str) -> None:
         """Each new problem once, and once that it is over."""
-        before = self._said.get(index, "")
-        if problem and problem != before:
+        if problem and problem != self._said:
             self._log.warning("discovery_failed", why=problem, keeps="what was found last")
-        elif before and not problem:
-            self._log.info("discovery_recovered", targets=len(self.found[index]))
-        self._said[index] = problem
+        elif self._said and not problem:
+            self._log.info("discovery_recovered", targets=len(self.found))
+        self._said = problem
 
 
 def _reader(source: Source, fetch: Fetch, resolve: Resolve) -> "_Reader":

@@ -8,6 +8,7 @@ talk to another host than the one that the operator named.
 import asyncio
 import base64
 import errno
+import secrets
 import ssl
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,10 +20,12 @@ import aiohttp
 import orjson
 
 from exporter import __version__, reasons
+from exporter.canary import CanaryError
 from exporter.core.snapshot import Scrape
 from exporter.target import Target, Tls, shown
 
 MAX_SECRET_BYTES = 64 * 1024
+CANARY_ID = "vllm-vitals-canary-"  # how the request ids begin by which the server's log knows canaries
 # vLLM's own route answers plain text only; asking for it keeps proxies and old versions from answering OpenMetrics,
 # whose writer turns vLLM's colons into underscores. Identity: vLLM never compresses, and we need not inflate.
 _HEADERS = {
@@ -94,6 +97,35 @@ class Fetcher:
         length, said = first.get("max_model_len"), version.get("version")
         settings = {"max_model_len": str(length)} if isinstance(length, int) else {}
         return settings, said[:64] if isinstance(said, str) else ""
+
+    async def post(self, target: Target, path: str, payload: Mapping[str, Any], deadline: float) -> int:
+        """Send JSON to ``path`` beside /metrics and read the whole answer; its status.
+
+        Raises TimeoutError at the deadline (s), `CanaryError` where no answer came. Redirects are not followed.
+        """
+        url = urlsplit(target.url)
+        address = url._replace(path=url.path.removesuffix("metrics") + path, query="").geturl()
+        request_id = CANARY_ID + secrets.token_hex(8)
+        try:
+            async with (
+                asyncio.timeout(deadline),
+                self._session.post(
+                    address,
+                    json=payload,
+                    headers={**_authorization(target), "Accept": "application/json", "X-Request-Id": request_id},
+                    ssl=self._context(target),
+                    server_hostname=target.tls.server_name or None,
+                    allow_redirects=False,
+                ) as response,
+            ):
+                await self._read(response, bytearray())
+                return response.status
+        except FetchError as error:
+            raise CanaryError(error.detail) from None
+        except TimeoutError:
+            raise
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise CanaryError(_classify(error, started=False).detail) from None
 
     async def _json(self, target: Target, path: str) -> dict[str, Any]:
         """A JSON object beside /metrics, or an empty one: this is a courtesy and never an error."""

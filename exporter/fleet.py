@@ -5,17 +5,22 @@ costs the others nothing, and a target that is removed leaves nothing behind.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Iterable, Mapping
 
+from exporter import canary
 from exporter import log as logs
 from exporter.clock import Clock
 from exporter.config import Config
+from exporter.core.snapshot import Scrape, TargetSnapshot
 from exporter.core.target import TargetJudge
 from exporter.fetch import Fetcher
+from exporter.flight import Flight, FlightRecorder
 from exporter.poller import Hear, Poller, phase
 from exporter.target import Target
 
 FIRST_POLLS_PER_S = 50  # a handful of targets is tried at once, a thousand over an interval
+CLOSE_S = 3.0  # for recordings to reach the disk when we end
 
 
 def make_judge(target: Target) -> TargetJudge:
@@ -34,8 +39,10 @@ class Fleet:
 
     def __init__(self, fetcher: Fetcher, clock: Clock, log: logs.Logger, hear: Hear = _silence) -> None:
         self._fetcher, self._clock, self._log, self._hear = fetcher, clock, log, hear
-        self._running: dict[str, tuple[Poller, asyncio.Task[None]]] = {}
+        self._running: dict[str, tuple[Poller, list[asyncio.Task[None]]]] = {}
         self._histograms = ""
+        self._flight: Flight | None = None
+        self._recorder: FlightRecorder | None = None
 
     @property
     def pollers(self) -> list[Poller]:
@@ -50,12 +57,14 @@ class Fleet:
             for target in config.targets
             if same and target.name in self._running and self._running[target.name][0].target == target
         }
-        await _end(task for name, (_, task) in self._running.items() if name not in stay)
+        gone = [name for name in self._running if name not in stay]
+        await _end(task for name in gone for task in self._running[name][1])
+        await self._record_as(config.flight, gone)
         self._histograms = config.histograms
         self._running = {target.name: stay.get(target.name) or self._start(target, config) for target in config.targets}
         self._fetcher.settle(config.targets, config.limits.body)
 
-    def _start(self, target: Target, config: Config) -> tuple[Poller, asyncio.Task[None]]:
+    def _start(self, target: Target, config: Config) -> tuple[Poller, list[asyncio.Task[None]]]:
         poller = Poller(
             target,
             self._fetcher.fetch,
@@ -64,14 +73,44 @@ class Fleet:
             self._log,
             config.histograms,
             self._fetcher.ask,
+            self._hear,
+            self._record,
         )
         spread = min(target.interval, len(config.targets) / FIRST_POLLS_PER_S)
-        return poller, asyncio.create_task(poller.run(spread * phase(target.name)), name=f"poll {target.name}")
+        wait = spread * phase(target.name)
+        tasks = [asyncio.create_task(poller.run(wait), name=f"poll {target.name}")]
+        plan = target.canary
+        if plan is not None:
+            sending = canary.run(
+                target, plan, self._fetcher.post, self._clock.now, lambda: poller.snapshot, poller.tell,
+                wait + plan.interval * phase(f"canary {target.name}"),
+            )  # fmt: skip
+            tasks.append(asyncio.create_task(sending, name=f"canary {target.name}"))
+        return poller, tasks
+
+    def _record(self, scrape: Scrape, snapshot: TargetSnapshot) -> None:
+        if self._recorder is not None:
+            self._recorder.observe(scrape, snapshot)
+
+    async def _record_as(self, flight: Flight | None, gone: list[str]) -> None:
+        """Forget targets; with another flight recorder in the config, end the old one first."""
+        if flight != self._flight:
+            await self._close_recorder()
+            self._flight, self._recorder = flight, FlightRecorder(flight, self._log) if flight is not None else None
+        if self._recorder is not None:
+            self._recorder.forget(gone)
+
+    async def _close_recorder(self) -> None:
+        if self._recorder is not None:
+            recorder, self._recorder = self._recorder, None
+            with contextlib.suppress(TimeoutError):  # a disk that hangs must not keep us
+                await asyncio.wait_for(asyncio.to_thread(recorder.close), CLOSE_S)
 
     async def stop(self) -> None:
-        """End every poller."""
-        await _end(task for _, task in self._running.values())
+        """End every poller, and every recording with them."""
+        await _end(task for _, tasks in self._running.values() for task in tasks)
         self._running = {}
+        await self._close_recorder()
 
 
 async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:

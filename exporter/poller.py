@@ -14,12 +14,13 @@ from typing import Protocol
 from exporter import log as logs
 from exporter.clock import Clock
 from exporter.core.render import Families, Histograms, TargetRenderer
-from exporter.core.snapshot import Scrape, TargetSnapshot
+from exporter.core.snapshot import Canary, Scrape, TargetSnapshot
 from exporter.target import Target
 
 Fetch = Callable[[Target], Awaitable[Scrape]]
 Hear = Callable[[str], Mapping[str, str]]
 Ask = Callable[[Target], Awaitable[tuple[Mapping[str, str], str]]]
+Record = Callable[[Scrape, TargetSnapshot], None]
 
 
 class Judge(Protocol):
@@ -30,6 +31,9 @@ class Judge(Protocol):
 
     def learn(self, settings: Mapping[str, str], version: str = "") -> None:
         """Take in what the metrics do not hold."""
+
+    def canary(self, result: Canary) -> None:
+        """Take in how a canary ended."""
 
 
 def phase(name: str) -> float:
@@ -55,11 +59,13 @@ class Poller:
         histograms: Histograms = "all",
         ask: Ask | None = None,
         hear: Hear | None = None,
+        record: Record | None = None,
     ) -> None:
         self.target = target
         self.snapshot: TargetSnapshot | None = None
         self.families: Families = {}
         self._fetch, self._judge, self._clock, self._log, self._ask, self._hear = fetch, judge, clock, log, ask, hear
+        self._record = record
         self._renderer = TargetRenderer(target.labels, histograms)
 
     async def run(self, first_wait: float) -> None:
@@ -73,6 +79,14 @@ class Poller:
             # a poll may end after its next point was due: that one is skipped, not made up for
             due = next_due(max(due, loop.time() - interval / 2), interval, offset)
 
+    def tell(self, result: Canary) -> None:
+        """Give the judge a canary's end; one event a change of outcome."""
+        before = self.snapshot.canary if self.snapshot is not None else None
+        self._judge.canary(result)
+        if result.outcome != (before.outcome if before is not None else "ok"):
+            say = self._log.info if result.outcome == "ok" else self._log.warning
+            say("canary", target=self.target.name, outcome=result.outcome, why=result.detail)
+
     async def poll(self) -> TargetSnapshot | None:
         """Scrape and judge once; a fault of ours is one log line, and the last snapshot stays."""
         scrape = await self._fetch(self.target)
@@ -83,6 +97,8 @@ class Poller:
                 self._judge.learn(self._hear(self.target.name))
             now = self._judge.observe(scrape)
             self.families = self._renderer.render(now, self._clock.skew)
+            if self._record is not None:
+                self._record(scrape, now)
         except Exception as error:  # the one place where a bug must not end the watch
             self._log.error("poll_failed", target=self.target.name, error=f"{type(error).__name__}: {error}"[:300])
             return None

@@ -19,9 +19,15 @@ class Shard:
     index: int = 1
     count: int = 1
 
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
+
     def owns(self, name: str) -> bool:
         """Whether the target called ``name`` is this shard's."""
         return self.count == 1 or owner(name, self.count) == self.index
+
+
+WHOLE = Shard()
 
 
 def parse_shard(text: str) -> Shard:

@@ -13,6 +13,7 @@ from typing import Protocol
 import jinja2
 import orjson
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
@@ -55,9 +56,9 @@ class Site:
         )
         self._page = templates.get_template("status.html")
 
-    def app(self) -> web.Application:
-        """The application, without access log or state of its own."""
-        app = web.Application(middlewares=[_safely], client_max_size=1024**2)
+    def app(self, *gates: Middleware) -> web.Application:
+        """The application, without access log or state of its own. ``gates`` decide who may come in."""
+        app = web.Application(middlewares=[_safely, *gates], client_max_size=1024**2)
         app.add_routes(
             [
                 web.get("/metrics", self._metrics),

@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from exporter import strict_yaml
 
+OPEN = frozenset({"/-/healthy", "/-/ready"})  # probes know no password, and learn nothing here
 MAX_BYTES = 1024 * 1024
 MAX_VERIFIED = 256  # credentials whose costly check need not be repeated
 MAX_WAITING = 16  # checks that may queue; more at once is guessing, not people
@@ -150,7 +151,7 @@ class Gate:
         async def gate(
             request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
         ) -> web.StreamResponse:
-            if self._users:
+            if self._users and request.path not in OPEN:
                 refusal = await self._check(request.headers.get("Authorization", ""))
                 if refusal is not None:
                     return refusal

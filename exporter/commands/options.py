@@ -9,6 +9,7 @@ from pydantic_core import PydanticCustomError
 from exporter import config
 from exporter.config import Config
 from exporter.schema import parse_duration
+from exporter.shards import Shard, parse_shard
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -29,6 +30,22 @@ class _Duration(click.ParamType[float]):
 
 
 DURATION = _Duration()
+
+
+class _Shard(click.ParamType[Shard]):
+    """``2/5``: the second of five."""
+
+    name = "shard"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Shard:
+        """The shard, or a usage error."""
+        try:
+            return value if isinstance(value, Shard) else parse_shard(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+SHARD = _Shard()
 
 
 def configured(file: Path | None, urls: tuple[str, ...], overrides: dict[str, Any]) -> Config:

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import click
 
-from exporter import log
-from exporter.commands.options import FILE, configured
+from exporter import log, webconfig
+from exporter.commands.options import FILE, SHARD, configured
 from exporter.daemon import Daemon
+from exporter.shards import Shard
+from exporter.webconfig import WebConfig
 
 
 @click.command()
@@ -16,6 +18,8 @@ from exporter.daemon import Daemon
 @click.option("--listen", help='Where to serve, such as "127.0.0.1:9840".')
 @click.option("--interval", help='How often to scrape, such as "5s".')
 @click.option("--histograms", type=click.Choice(["all", "latency", "none"]), help="Which histograms to pass through.")
+@click.option("--shard", type=SHARD, default="1/1", help='Watch only a share of the targets, such as "2/5".')
+@click.option("--web.config.file", "web_file", type=FILE, help="TLS and basic auth, in Prometheus' format.")
 @click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
 )
@@ -25,6 +29,8 @@ def run(
     listen: str | None,
     interval: str | None,
     histograms: str | None,
+    shard: Shard,
+    web_file: Path | None,
     log_level: str,
 ) -> None:
     """Watch vLLM servers and serve what is known: metrics, a status page, JSON.
@@ -35,4 +41,8 @@ def run(
         raise click.UsageError("nothing to watch: give a URL such as http://localhost:8000, or --config FILE")
     log.configure(log_level)
     overrides = {"listen": listen, "interval": interval, "histograms": histograms}
-    asyncio.run(Daemon(lambda: configured(file, urls, overrides)).run())
+
+    def load_web() -> WebConfig:
+        return WebConfig() if web_file is None else webconfig.load(web_file)
+
+    asyncio.run(Daemon(lambda: configured(file, urls, overrides), shard=shard, load_web=load_web).run())

@@ -26,11 +26,11 @@ async def nothing(target: Target) -> Scrape:
 
 def watch(source: Source, **parts: object) -> tuple[Discovery, CapturingLogger]:
     log = CapturingLogger()
-    return Discovery([source], parts.pop("fetch", nothing), log, **parts), log  # type: ignore[arg-type]
+    return Discovery(source, parts.pop("fetch", nothing), log, **parts), log  # type: ignore[arg-type]
 
 
 def addresses(discovery: Discovery) -> list[str]:
-    return [found.address for found in discovery.found[0]]
+    return [found.address for found in discovery.found]
 
 
 # file_sd
@@ -40,11 +40,11 @@ def test_json_and_yaml_files_name_targets_with_their_labels(tmp_path: Path) -> N
     (tmp_path / "a.json").write_text('[{"targets": ["a:8000", "b:8000"], "labels": {"cluster": "x", "__meta_y": "z"}}]')
     (tmp_path / "b.yml").write_text("- targets: ['c:8000']\n")
     discovery, log = watch(FileSource((str(tmp_path / "a.json"), str(tmp_path / "*.yml"))))
-    assert asyncio.run(discovery.refresh(0)) is True
-    assert discovery.found[0] == [
+    assert asyncio.run(discovery.refresh()) is True
+    assert discovery.found == [
         Found("a:8000", {"cluster": "x"}), Found("b:8000", {"cluster": "x"}), Found("c:8000", {}),
     ]  # fmt: skip
-    assert asyncio.run(discovery.refresh(0)) is False
+    assert asyncio.run(discovery.refresh()) is False
     assert said(log) == []
 
 
@@ -52,9 +52,9 @@ def test_a_changed_file_is_read_again_and_removed_targets_vanish_at_once(tmp_pat
     file = tmp_path / "targets.json"
     file.write_text('[{"targets": ["a:8000", "b:8000"]}]')
     discovery, _ = watch(FileSource((str(file),)))
-    asyncio.run(discovery.refresh(0))
+    asyncio.run(discovery.refresh())
     file.write_text('[{"targets": ["b:8000"]}]')
-    assert asyncio.run(discovery.refresh(0)) is True
+    assert asyncio.run(discovery.refresh()) is True
     assert addresses(discovery) == ["b:8000"]
 
 
@@ -65,10 +65,10 @@ def test_a_file_swapped_by_symlink_as_a_config_map_is_read_again(tmp_path: Path)
         os.utime(tmp_path / f"v{number}" / "t.json", (1_000, 1_000))
     (tmp_path / "data").symlink_to("v1")
     discovery, _ = watch(FileSource((str(tmp_path / "data" / "t.json"),)))
-    asyncio.run(discovery.refresh(0))
+    asyncio.run(discovery.refresh())
     (tmp_path / "next").symlink_to("v2")
     (tmp_path / "next").rename(tmp_path / "data")
-    asyncio.run(discovery.refresh(0))
+    asyncio.run(discovery.refresh())
     assert addresses(discovery) == ["v2:8000"]
 
 
@@ -77,23 +77,23 @@ def test_a_broken_file_keeps_its_old_list_and_says_why_once(tmp_path: Path) -> N
     good.write_text('[{"targets": ["good:8000"]}]')
     bad.write_text('[{"targets": ["old:8000"]}]')
     discovery, log = watch(FileSource((str(bad), str(good))))
-    asyncio.run(discovery.refresh(0))
+    asyncio.run(discovery.refresh())
     bad.write_text('[{"targets": ["new:80')
     good.write_text('[{"targets": ["better:8000"]}]')
     for _ in range(3):
-        asyncio.run(discovery.refresh(0))
+        asyncio.run(discovery.refresh())
     assert addresses(discovery) == ["old:8000", "better:8000"]
     assert len(said(log)) == 1
     assert said(log)[0][1].startswith(f"{bad}: not JSON: ")
     bad.write_text('[{"targets": ["new:8000"]}]')
-    asyncio.run(discovery.refresh(0))
+    asyncio.run(discovery.refresh())
     assert addresses(discovery) == ["new:8000", "better:8000"]
     assert said(log)[-1][0] == "discovery_recovered"
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     discovery, log = watch(FileSource((str(tmp_path / "none.json"),)))
-    asyncio.run(discovery.refresh(0))
+    asyncio.run(discovery.refresh())
     assert said(log) == [("discovery_failed", f"{tmp_path / 'none.json'}: No such file or directory")]
 
 
@@ -165,7 +165,7 @@ def test_http_sd_keeps_its_list_while_the_service_fails_and_obeys_an_empty_one()
     discovery, log = watch(HttpSource("http://sd:80/targets"), fetch=answering(*answers))
     kept = []
     for _ in answers:
-        asyncio.run(discovery.refresh(0))
+        asyncio.run(discovery.refresh())
         kept.append(addresses(discovery))
     assert kept == [["a:8000"], ["a:8000"], ["a:8000"], []]
     assert [event for event, _ in said(log)] == ["discovery_failed", "discovery_failed", "discovery_recovered"]
@@ -194,7 +194,7 @@ def test_failing_dns_keeps_the_last_list_and_a_name_without_records_empties_it()
     )
     kept = []
     for _ in range(4):
-        asyncio.run(discovery.refresh(0))
+        asyncio.run(discovery.refresh())
         kept.append(addresses(discovery))
     both = ["10.0.0.1:8000", "10.0.0.2:8000"]
     assert kept == [both, both, both, []]
@@ -211,7 +211,7 @@ def test_one_dead_name_does_not_cost_the_others() -> None:
         return answers[name]
 
     discovery, log = watch(DnsSource(("bad", "good"), "A"), resolve=resolve)
-    asyncio.run(discovery.refresh(0))
+    asyncio.run(discovery.refresh())
     assert addresses(discovery) == ["10.0.0.1:8000"]
     assert "dns A bad: Non-recoverable" in said(log)[0][1]
 
@@ -226,7 +226,7 @@ def test_changes_are_announced_while_it_runs(tmp_path: Path) -> None:
 
     async def story() -> list[str]:
         discovery, _ = watch(FileSource((str(file),), refresh=0.001))
-        await discovery.refresh(0)
+        await discovery.refresh()
         seen: asyncio.Queue[list[str]] = asyncio.Queue()
 
         async def changed() -> None:

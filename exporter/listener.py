@@ -1,0 +1,54 @@
+"""The socket that our pages are served on.
+
+Inputs: an application, where to listen, a TLS context or none. Output: answers. Invariant: another certificate takes
+the old one's place while it runs; open connections live on.
+"""
+
+import ssl
+from types import TracebackType
+from typing import Self
+
+from aiohttp import web
+
+
+class Listener:
+    """Serves an application at the configured address; port 0 takes a free one."""
+
+    def __init__(self, app: web.Application, host: str, port: int, tls: ssl.SSLContext | None) -> None:
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0)
+        self.wanted = host, port
+        self.host, self.port = self.wanted
+        self._tls = tls
+        self._site: web.TCPSite | None = None
+
+    @property
+    def url(self) -> str:
+        """Where a person finds it."""
+        return f"{'http' if self._tls is None else 'https'}://{self.host}:{self.port}"
+
+    async def serve(self, tls: ssl.SSLContext | None) -> None:
+        """Listen, with or without TLS; a new context takes the old one's place without a connection being cut."""
+        if self._site is not None and tls is None and self._tls is None:
+            return
+        if self._site is not None:
+            await self._site.stop()
+        self._tls = tls
+        self._site = web.TCPSite(self._runner, self.wanted[0] or None, self.port, ssl_context=tls)
+        await self._site.start()
+        self.host, self.port = self._runner.addresses[0][:2]
+
+    async def close(self) -> None:
+        """End; answers under way are given."""
+        await self._runner.cleanup()
+
+    async def __aenter__(self) -> Self:
+        await self._runner.setup()
+        try:
+            await self.serve(self._tls)
+        except BaseException:
+            await self._runner.cleanup()
+            raise
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: object, _: TracebackType | None) -> None:
+        await self.close()

@@ -115,7 +115,7 @@ def rate(lines: list[bytes]) -> float:
 
 def memory(total: int) -> None:
     """Resident memory while ``total`` lines are read, with ever-new request ids and routes."""
-    block = [line for pair in zip(relevant(50_000), irrelevant(50_000), strict=True) for line in pair]
+    block = [line for pair in zip(relevant(10_000), irrelevant(10_000), strict=True) for line in pair]
     reader = Reader()
     for done in range(0, total, len(block)):
         tag = str(done).encode()

@@ -1,9 +1,10 @@
 """``vllm-vitals logs``: what the reader understands of a file, for setting up a mapping.
 
-Inputs: log files, gzip'd or not, or ``-`` for stdin. Output: a table or one JSON object. Exit 2 for a file that cannot
+Inputs: log files, gzip'd or not, or ``-`` for stdin. Output: a table or one JSON object. Exit 1 for a file that cannot
 be read or a mapping that is wrong. Invariant: memory does not grow with the files.
 """
 
+import contextlib
 import gzip
 import sys
 import time
@@ -31,14 +32,15 @@ _CHUNK = 256 * 1024
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
 @click.option("--schema", "mappings", multiple=True, metavar="FILE", help="A mapping of your own (YAML), tried first.")
+@click.option("--config", "config", metavar="FILE", help="Take the mappings of this config file's logs section.")
 @click.option("--show", type=int, default=0, metavar="N", help="Print the first N lines that no mapping understood.")
-def logs(files: tuple[str, ...], as_json: bool, mappings: tuple[str, ...], show: int) -> None:
+def logs(files: tuple[str, ...], as_json: bool, mappings: tuple[str, ...], config: str | None, show: int) -> None:
     """Print what the reader understands of log files (gz files too; - is stdin).
 
     Give a server's own log before its gateway's: which cap cut a response depends on the server's settings.
     """
     try:
-        schemas = load_schemas([Path(name) for name in mappings])
+        schemas = load_schemas([Path(name) for name in mappings], None if config is None else Path(config))
     except (OSError, MappingError) as error:
         raise click.ClickException(_one_line(error)) from None
     judge = LogJudge({"file": SourceInfo()})
@@ -90,23 +92,31 @@ def _read(name: str, schemas: list[Schema]) -> Iterator[tuple[bytes, Decoded]]:
                 for line in framer.feed(chunk):
                     yield line if isinstance(line, bytes) else b"", decoder.decode(line, time.time())
     except (OSError, EOFError, zlib.error) as error:
-        raise click.ClickException(f"{name}: {_one_line(error)}") from None
+        said = _one_line(error)
+        raise click.ClickException(said if said.startswith(name) else f"{name}: {said}") from None
     for line in framer.flush():
         yield line if isinstance(line, bytes) else b"", decoder.decode(line, time.time())
     for decoded in decoder.drain(time.time()):
         yield b"", decoded
 
 
-def _open(name: str) -> IO[bytes]:
+@contextlib.contextmanager
+def _open(name: str) -> Iterator[IO[bytes]]:
     if name == "-":
-        return sys.stdin.buffer
-    stream = Path(name).open("rb")  # noqa: SIM115 - the caller closes it
-    zipped = stream.peek(2)[:2] == b"\x1f\x8b"
-    return gzip.open(stream, "rb") if zipped else stream  # type: ignore[return-value]
+        yield sys.stdin.buffer
+        return
+    with Path(name).open("rb") as stream:
+        if stream.peek(2)[:2] != b"\x1f\x8b":
+            yield stream
+            return
+        with gzip.open(stream) as unpacked:
+            yield unpacked  # type: ignore[misc]
 
 
 def _one_line(error: Exception) -> str:
     said = getattr(error, "strerror", None) or str(error)
+    if isinstance(error, OSError) and error.filename:
+        said = f"{error.filename}: {said}"
     return " ".join(said.split())[:300]
 
 

@@ -103,17 +103,32 @@ class LogsConfig(_Model):
         return everything if source.mapping == "auto" else [one for one in everything if one.name == source.mapping][:1]
 
 
-def load_schemas(files: list[Path]) -> list[Schema]:
-    """The mappings in ``files``, then the shipped ones. Raises MappingError, OSError."""
-    own = []
-    for file in files:
-        try:
-            own.append(compile_schema(LogMapping.model_validate(strict_yaml.load(str(file), file.read_bytes()))))
-        except strict_yaml.YamlError as error:
-            raise MappingError(str(error)) from None
-        except ValidationError as error:
-            raise MappingError(f"{file}: {_first_problem(error.errors()[0])}") from None
-    return own + shipped()
+def load_schemas(files: list[Path], config: Path | None = None) -> list[Schema]:
+    """The mappings in ``files`` and in the logs section of ``config``, then the shipped ones.
+
+    Raises MappingError, OSError.
+    """
+    own = [_mapping(file, _yaml(file)) for file in files]
+    if config is not None:
+        logs = _yaml(config).get("logs")
+        entries = logs.get("mappings") if isinstance(logs, dict) else None
+        own += [_mapping(config, entry) for entry in (entries if isinstance(entries, list) else [])]
+    return [compile_schema(mapping) for mapping in own] + shipped()
+
+
+def _yaml(file: Path) -> dict[str, Any]:
+    """The mapping that a YAML file holds. Raises MappingError, OSError."""
+    try:
+        return strict_yaml.load(str(file), file.read_bytes())
+    except strict_yaml.YamlError as error:
+        raise MappingError(str(error)) from None
+
+
+def _mapping(file: Path, plain: Any) -> LogMapping:
+    try:
+        return LogMapping.model_validate(plain)
+    except ValidationError as error:
+        raise MappingError(f"{file}: {_first_problem(error.errors()[0])}") from None
 
 
 def _first_problem(problem: Any) -> str:

@@ -165,7 +165,7 @@ class FileFollower:
         try:
             head = os.pread(file.descriptor, HEAD, 0)
             if os.fstat(file.descriptor).st_size < file.offset or not head.startswith(file.head):
-                return self._truncated(file)
+                return self._truncated(file, names)
             data = os.pread(file.descriptor, CHUNK, file.offset)
         except OSError as error:
             self.notices.append(f"{file.path}: cannot be read any more: {error.strerror}")
@@ -189,12 +189,13 @@ class FileFollower:
         successor = _identity(file.path)
         return GRACE_SUCCEEDED if successor not in (None, file.identity) else float("inf")
 
-    def _truncated(self, file: _File) -> list[Chunk]:
+    def _truncated(self, file: _File, names: dict[Identity, str]) -> list[Chunk]:
         mark = file.mark()
         ended = self._finish(file)
         if self._read_on(mark):
-            next(reversed(self._rests.values())).key = file.key  # the copy goes on with the line that we are in
-            return []
+            rest = next(reversed(self._rests.values()))
+            rest.key = file.key  # the copy goes on with the line that we are in
+            return self._advance(rest, names)
         self.notices.append(f"{file.path}: was truncated; lines written since the last look may be gone")
         return [ended]
 

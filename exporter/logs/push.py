@@ -61,7 +61,9 @@ class PushHandler:
         return web.json_response({"lines": results.total(), "results": dict(results)})
 
     def _too_large(self) -> web.Response:
-        return _error(413, f"more than {self._max_body} bytes: send smaller batches")
+        answer = _error(413, f"more than {self._max_body} bytes: send smaller batches")
+        answer.force_close()  # the rest of the body is not worth reading
+        return answer
 
 
 async def read_body(stream: StreamReader, limit: int) -> bytes:

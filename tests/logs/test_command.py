@@ -1,0 +1,109 @@
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from exporter.logs.command import logs
+
+DATA = Path(__file__).parents[1] / "data"
+MIX = DATA / "recordings" / "truncation_mix" / "vllm.log.gz"
+
+
+def run(*arguments: object, stdin: bytes | None = None) -> Result:
+    return CliRunner().invoke(logs, [str(one) for one in arguments], input=stdin)
+
+
+def report(*arguments: object, stdin: bytes | None = None) -> dict[str, Any]:
+    result = run(*arguments, "--json", stdin=stdin)
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def response(**what: Any) -> str:
+    return json.dumps({"id": "chatcmpl-1", "model": "m", "usage": {"completion_tokens": 256}} | what) + "\n"
+
+
+def test_json_has_exactly_the_promised_shape() -> None:
+    found = report(MIX)
+    assert list(found) == [
+        "lines",
+        "results",
+        "settings",
+        "overrides",
+        "responses",
+        "truncated",
+        "errors",
+        "stats_lines",
+    ]
+    assert found["lines"] == sum(found["results"].values()) == 2086
+    assert found["settings"]["max_num_seqs"] == 16
+    assert found["overrides"] == {"max_new_tokens": {"configured": 256, "confirmed": True}}
+    assert (found["responses"], found["truncated"], found["errors"], found["stats_lines"]) == (0, {}, {}, 26)
+
+
+def test_a_gateway_log_is_judged_by_the_settings_of_the_server_log_before_it(tmp_path: Path) -> None:
+    gateway = tmp_path / "gw.jsonl"
+    gateway.write_text(response(choices=[{"finish_reason": "length"}], max_tokens=2000) + response(max_tokens=256))
+    found = report(MIX, gateway)
+    assert (found["responses"], found["truncated"]) == (2, {"server_default": 1, "request": 1})
+    assert report(gateway)["truncated"] == {"request": 1, "unknown": 1}
+
+
+def test_stdin_and_plain_files_and_a_last_line_without_newline(tmp_path: Path) -> None:
+    plain = tmp_path / "plain.log"
+    plain.write_bytes(gzip.decompress(MIX.read_bytes()).removesuffix(b"\n"))
+    assert report(plain) == report(MIX)
+    assert report("-", stdin=plain.read_bytes()) == report(MIX)
+
+
+def test_a_table_for_people(tmp_path: Path) -> None:
+    text = run(MIX).stdout
+    assert "2086 lines" in text
+    assert "max_num_seqs = 16" in text
+    assert "default max_new_tokens = 256: confirmed by the start-up log" in text
+
+
+def test_lines_that_nobody_understood_can_be_shown(tmp_path: Path) -> None:
+    odd = tmp_path / "odd.log"
+    odd.write_text('{"answer": 42}\n{"torn\n')
+    result = run(odd, "--show", "1")
+    assert '{"answer": 42}' in result.stderr
+    assert "torn" not in result.stderr
+
+
+@pytest.mark.parametrize("option", ["--schema", "--config"])
+def test_a_mapping_of_ones_own(tmp_path: Path, option: str) -> None:
+    log = tmp_path / "own.log"
+    log.write_text('{"who": "m", "n": 7, "cap": 7}\n')
+    mapping = {
+        "name": "own",
+        "keys": ["who", "n"],
+        "fields": {"model": "who", "completion_tokens": "n", "max_tokens": "cap"},
+    }
+    file = tmp_path / "x.yaml"
+    file.write_text(json.dumps(mapping if option == "--schema" else {"targets": [], "logs": {"mappings": [mapping]}}))
+    assert report(log)["results"] == {"no_schema": 1}
+    assert report(log, option, file)["truncated"] == {"request": 1}
+
+
+def test_errors_are_one_line_and_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_text("name: x\n")
+    (tmp_path / "cut.gz").write_bytes(MIX.read_bytes()[:5000])
+    (tmp_path / "junk.gz").write_bytes(b"\x1f\x8b\x08\x00junkjunkjunkjunk")
+    for arguments, said in (
+        ([tmp_path / "missing.log"], "No such file"),
+        ([tmp_path], "Is a directory"),
+        ([tmp_path / "cut.gz"], "end-of-stream"),
+        ([tmp_path / "junk.gz"], "junk.gz"),
+        ([MIX, "--schema", tmp_path / "bad.yaml"], "needs keys and fields"),
+        ([MIX, "--schema", tmp_path / "none.yaml"], "none.yaml"),
+        ([MIX, "--config", tmp_path / "none.yaml"], "none.yaml"),
+    ):
+        result = run(*arguments)
+        assert result.exit_code == 1
+        assert said in result.stderr
+        assert len(result.stderr.strip().splitlines()) == 1

@@ -1,0 +1,157 @@
+import asyncio
+import gzip
+import json
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from exporter.logs import checkpoint
+from exporter.logs.config import LogsConfig
+from exporter.logs.reader import LogReader
+
+LINE = json.dumps({"id": "chatcmpl-1", "model": "m", "usage": {"completion_tokens": 1}}).encode() + b"\n"
+Scene = Callable[[aiohttp.ClientSession, str, LogReader], Awaitable[None]]
+
+
+def served(reader: LogReader) -> int:
+    return sum(view.counts.responses for view in reader.snapshot(time.time()).series)
+
+
+def with_server(
+    scene: Scene, tmp_path: Path, names: tuple[str, ...] = ("push",), unpacks: bool = True, **limits: Any
+) -> None:
+    """A real server on loopback with the reader's routes, while ``scene`` plays."""
+    sources = [{"name": name, "push": True} for name in names]
+    config = LogsConfig.model_validate(
+        {"sources": sources, "checkpoint": tmp_path / "checkpoint", "limits": {"checkpoint_s": 0.01} | limits}
+    )
+
+    async def play() -> None:
+        reader, stop = LogReader(config), asyncio.Event()
+        app = web.Application()
+        app.add_routes(reader.push_routes())
+        runner = web.AppRunner(app, auto_decompress=unpacks, access_log=None, lingering_time=0)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        task = asyncio.create_task(reader.run(stop))
+        host, port = runner.addresses[0][:2]
+        async with aiohttp.ClientSession() as session:
+            await scene(session, f"http://{host}:{port}/api/v1/logs", reader)
+        stop.set()
+        await task
+        await runner.cleanup()
+
+    asyncio.run(play())
+
+
+async def post(session: aiohttp.ClientSession, url: str, **what: Any) -> tuple[int, dict[str, Any]]:
+    async with session.post(url, **what) as answer:
+        return answer.status, await answer.json()
+
+
+@pytest.mark.parametrize(
+    ("body", "headers"),
+    [
+        (LINE * 3, {"Content-Type": "application/x-ndjson"}),
+        (LINE * 2 + LINE[:-1], {}),
+        (b"[" + b",".join([LINE] * 3) + b"]", {"Content-Type": "application/json"}),
+        (gzip.compress(LINE * 3), {"Content-Encoding": "gzip"}),
+        (gzip.compress(LINE) + gzip.compress(LINE * 2), {}),
+    ],
+)
+@pytest.mark.parametrize("unpacks", [True, False])
+def test_lines_are_taken_and_acknowledged_once_on_disk(
+    tmp_path: Path, body: bytes, headers: dict[str, str], unpacks: bool
+) -> None:
+    async def scene(session: aiohttp.ClientSession, url: str, reader: LogReader) -> None:
+        assert await post(session, url, data=body, headers=headers) == (200, {"lines": 3, "results": {"response": 3}})
+        found = checkpoint.load(tmp_path / "checkpoint")
+        assert found is not None
+        assert found.tally.records == {"push": {"response": 3}}
+        assert served(reader) == 3
+
+    with_server(scene, tmp_path, unpacks=unpacks)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_body_over_the_limit_is_refused_whole(tmp_path: Path, packed: bool) -> None:
+    async def chunks(data: bytes) -> Any:
+        for start in range(0, len(data), 4096):
+            yield data[start : start + 4096]
+
+    async def scene(session: aiohttp.ClientSession, url: str, reader: LogReader) -> None:
+        huge = LINE * 100_000
+        status, answer = await post(session, url, data=chunks(gzip.compress(huge) if packed else huge))
+        assert status == 413
+        assert "send smaller batches" in answer["error"]
+        assert served(reader) == 0
+
+    with_server(scene, tmp_path, unpacks=False, max_push_bytes=100_000)
+
+
+def test_a_broken_gzip_body_is_refused_whole(tmp_path: Path) -> None:
+    async def scene(session: aiohttp.ClientSession, url: str, reader: LogReader) -> None:
+        for body in (gzip.compress(LINE * 1000)[:-9], gzip.compress(LINE)[:12] + b"junk" * 10):
+            status, _ = await post(session, url, data=body)
+            assert status == 400
+        assert served(reader) == 0
+
+    with_server(scene, tmp_path, unpacks=False)
+
+
+def test_a_client_that_dies_in_mid_line_counts_nothing_and_its_retry_counts_once(tmp_path: Path) -> None:
+    async def scene(session: aiohttp.ClientSession, url: str, reader: LogReader) -> None:
+        host, port = url.split("/")[2].split(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        body = LINE * 3
+        writer.write(f"POST /api/v1/logs HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode())
+        writer.write(body[:-20])
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+        assert await post(session, url, data=body) == (200, {"lines": 3, "results": {"response": 3}})
+        assert served(reader) == 3
+
+    with_server(scene, tmp_path)
+
+
+def test_more_than_may_wait_at_once_is_answered_by_429(tmp_path: Path) -> None:
+    async def scene(session: aiohttp.ClientSession, url: str, reader: LogReader) -> None:
+        host, port = url.split("/")[2].split(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"POST /api/v1/logs HTTP/1.1\r\nHost: x\r\nContent-Length: 1900\r\n\r\n" + LINE)
+        await writer.drain()
+        async with asyncio.timeout(10):
+            status = 200
+            while status == 200:  # until the server has seen the first request
+                async with session.post(url, data=LINE * 5) as answer:
+                    status, wait = answer.status, answer.headers.get("Retry-After")
+        assert (status, wait) == (429, "1")
+        writer.close()
+        await writer.wait_closed()
+        async with asyncio.timeout(10):
+            while (await post(session, url, data=LINE))[0] == 429:  # until it has seen that the first client is gone
+                await asyncio.sleep(0)
+
+    with_server(scene, tmp_path, max_push_pending_bytes=2000)
+
+
+def test_the_source_is_named_where_there_are_several(tmp_path: Path) -> None:
+    async def scene(session: aiohttp.ClientSession, url: str, reader: LogReader) -> None:
+        status, answer = await post(session, url, data=LINE)
+        assert status == 404
+        assert "a, b" in answer["error"]
+        assert (await post(session, url, data=LINE, params={"source": "b"}))[0] == 200
+        assert reader.snapshot(0.0).records == {"b": {"response": 1}}
+
+    with_server(scene, tmp_path, names=("a", "b"))
+
+
+def test_without_a_push_source_there_is_no_route() -> None:
+    assert LogReader(LogsConfig()).push_routes() == []

@@ -119,7 +119,7 @@ def _banded(value: str) -> list[Query]:
         queries.append(
             Query(
                 f"avg(avg_over_time(({value} and on ({BY_ENGINE}) ({within}))[{_PEAK}]))",
-                f"{name} running",
+                name,
                 instant=True,
             )
         )

@@ -34,15 +34,6 @@ def build(site: Site) -> dict[str, Any]:
 def _signs(site: Site) -> tuple[Panel, ...]:
     return (
         panels.stat(
-            "State",
-            "The state of the worst engine chosen. Its evidence and advice are below; the runbook of its alert has "
-            "the steps.",
-            [Query(states.worst_rank(by=""), instant=True)],
-            "none",
-            "no engine seen",
-            mappings=states.mappings(),
-        ),
-        panels.stat(
             "1 · R, preemptions per finish",
             "Evictions per finished request, over the shortest window with 20 finishes. Yellow: evictions feed on "
             "themselves. Red, with a high recompute tax: a death spiral. Absent while too little has finished to "
@@ -52,6 +43,7 @@ def _signs(site: Site) -> tuple[Panel, ...]:
             "too few finishes",
             levels=site.scale.preemptions_per_completion,
             decimals=2,
+            width=5,
         ),
         panels.stat(
             "2 · KV cache, max",
@@ -62,6 +54,7 @@ def _signs(site: Site) -> tuple[Panel, ...]:
             "not reported",
             levels=site.scale.kv_usage,
             decimals=0,
+            width=5,
         ),
         panels.stat(
             "3 · Tail ratio p99 / p50",
@@ -72,6 +65,7 @@ def _signs(site: Site) -> tuple[Panel, ...]:
             "not resolvable",
             levels=site.scale.tail_ratio,
             decimals=1,
+            width=5,
         ),
         panels.stat(
             "4 · Truncated at the cap",
@@ -82,22 +76,24 @@ def _signs(site: Site) -> tuple[Panel, ...]:
             "no responses",
             levels=site.scale.truncated,
             decimals=0,
+            width=5,
         ),
         panels.stat(
-            "5 · Recompute tax",
-            "Estimated share of the work that redoes what preemption threw away. Red is the level of a death spiral.",
-            [Query(f"max({gauge('recompute_tax_ratio')})", instant=True)],
-            "percentunit",
-            "not known",
-            levels=site.scale.recompute_tax,
-            decimals=0,
+            "5 · State",
+            "The state of the worst engine chosen. Its evidence and advice are below; the runbook of its alert has "
+            "the steps.",
+            [Query(states.worst_rank(by=""), instant=True)],
+            "none",
+            "no engine seen",
+            mappings=states.mappings(),
         ),
     )
 
 
 def _verdict(site: Site) -> tuple[Panel, ...]:
-    advice = gauge("advice", keep=("knob", "direction")) + " == 1"
     setting = folded_target("server_setting", keep=("name",))
+    confirmed = folded_target("server_setting_overridden", keep=("name",))
+    advice = gauge("advice", keep=("knob", "direction")) + " == 1"
     return (
         panels.state_timeline(
             "State over time",
@@ -120,18 +116,29 @@ def _verdict(site: Site) -> tuple[Panel, ...]:
                 Column("direction", "Direction", width=85),
             ],
             "No advice: nothing needs a knob now.",
-            width=13,
+            width=9,
             height=7,
             sort="Knob",
         ),
+        panels.timeseries(
+            "Expected wait",
+            "Waiting requests over the completion rate: how long a new request will queue. Above the objective (the "
+            "line) and rising for ten minutes, it turns thrashing into a page.",
+            [Query(gauge("expected_wait_seconds"), _NAMED)],
+            "s",
+            "Nothing finished, so no rate to expect from.",
+            levels=site.scale.expected_wait,
+            width=8,
+            height=7,
+        ),
         panels.table(
             "Settings of the server",
-            "What the server really runs with, from its metrics and its start-up log. Compare with what you meant to "
-            "set.",
-            [setting],
-            [Column("target", "Server"), Column("name", "Setting"), Column("Value", "Value", "none", width=110)],
+            "What the server really runs with, from its metrics and its start-up log. Kept: whether the log confirms "
+            "a default that was configured; where it says no, the server dropped it without a word.",
+            [setting, confirmed],
+            [Column("target", "Server"), Column("name", "Setting"), Column("Value", "Value", "none", width=70)],
             "The server's metrics carry no settings and no start-up log is read.",
-            width=11,
+            width=7,
             height=7,
             sort="Setting",
         ),
@@ -169,7 +176,7 @@ def _load(site: Site) -> tuple[Panel, ...]:
             levels=site.scale.kv_demand,
         ),
         panels.timeseries(
-            "Tokens per second against the usual",
+            "Tokens per second",
             "What is generated, what prompts need, and the useful sum of both without recomputation. Useful well "
             "below its usual level (dashed: the median at this concurrency and length, last day) is harm; prompt "
             "work far above generation starves decode.",

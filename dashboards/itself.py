@@ -58,7 +58,7 @@ def _seen(site: Site) -> tuple[Panel, ...]:
             ],
             [
                 *server,
-                Column("Value #A", "Seen", width=70, mappings=[_UP]),
+                Column("Value #A", "Seen", width=70, mappings=[panels.YES_NO]),
                 Column("Value #B", "Age", "s", levels=site.scale.scrape_age, decimals=0, width=80),
                 Column("Value #C", "Scrape takes", "s", width=110),
                 Column("version", "vLLM", width=90),
@@ -71,12 +71,6 @@ def _seen(site: Site) -> tuple[Panel, ...]:
             sort="Seen",
         ),
     )
-
-
-_UP = {
-    "type": "value",
-    "options": {"0": {"text": "no", "color": "red", "index": 0}, "1": {"text": "yes", "color": "green", "index": 1}},
-}
 
 
 def _odd(site: Site) -> tuple[Panel, ...]:

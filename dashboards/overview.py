@@ -166,10 +166,10 @@ def _who(site: Site) -> tuple[Panel, ...]:
 
 def _when(site: Site) -> tuple[Panel, ...]:
     alert_columns = [
-        Column("severity", "Severity", width=80),
+        Column("severity", "Severity", width=75),
         Column("alertname", "Alert"),
-        Column("model_name", "Model", width=105),
-        Column("Value", "For", "dtdurations", width=90),
+        Column("model_name", "Model"),
+        Column("Value", "For", "dtdurations", width=85),
     ]
     since = f"ALERTS_FOR_STATE and ignoring (alertstate) {_ALERTS}"
     return (

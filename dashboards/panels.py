@@ -12,6 +12,11 @@ from dashboards.looks import by_name, steps
 from dashboards.site import Levels
 
 COLUMNS = 24
+# A value mapping for columns that answer a question.
+YES_NO = {
+    "type": "value",
+    "options": {"0": {"text": "no", "color": "red", "index": 0}, "1": {"text": "yes", "color": "green", "index": 1}},
+}
 
 
 @dataclass(frozen=True, slots=True)

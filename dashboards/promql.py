@@ -11,6 +11,8 @@ from exporter.core.fold import HISTOGRAM
 from exporter.core.spellings import FAMILIES
 
 RATE_RANGE = "$__rate_interval"
+BY_ENGINE = ", ".join(ENGINE_LABELS)
+ENGINE_LEGEND = "{{model_name}} · {{target}} · {{engine}}"
 _SELECTORS = {"target": 'target=~"$target"', "model_name": 'model_name=~"$model_name"', "engine": 'engine=~"$engine"'}
 
 # vLLM's own names of the histograms, newest first and without prefix, for a Prometheus without the daemon.
@@ -103,6 +105,17 @@ def quantile(q: float, name: str, site: Site, by: str = "model_name", over: str 
     return f"histogram_quantile({q:g}, sum by ({labels}) ({histogram(name, site, over=over)}))"
 
 
+def distribution(name: str, site: Site) -> str:
+    """Cumulative buckets of all engines together, for a heatmap.
+
+    Engines with a lower length limit have fewer buckets: above their last one they count as whole, else their
+    observations would be missing from the sum there and seem to lie above every bucket.
+    """
+    buckets, count = histogram(name, site), histogram(name, site, "count")
+    known = f"sum by (le) (({buckets}) * 0 + on ({BY_ENGINE}) group_left () ({count}))"
+    return f"sum by (le) ({buckets}) + (scalar(sum({count})) - {known})"
+
+
 def mean(name: str, site: Site, by: str = "model_name", over: str = RATE_RANGE) -> str:
     """A histogram's mean over a range."""
     return ratio(
@@ -115,10 +128,6 @@ def folded_target(name: str, *matchers: str, keep: tuple[str, ...] = ()) -> str:
     if metric(name).scope != TARGET_LABELS:
         raise ValueError(f"{name} is not a target's metric")
     return gauge(name, *matchers, keep=keep)
-
-
-BY_ENGINE = ", ".join(ENGINE_LABELS)
-ENGINE_LEGEND = "{{model_name}} · {{target}} · {{engine}}"
 
 
 def of_engine(what: str) -> str:

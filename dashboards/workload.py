@@ -5,7 +5,7 @@ from typing import Any
 from dashboards import links, looks, panels, theme
 from dashboards.marks import incidents
 from dashboards.panels import Panel, Query
-from dashboards.promql import gauge, histogram, mean, quantile, rate, ratio, total, worst
+from dashboards.promql import distribution, gauge, mean, quantile, rate, ratio, total, worst
 from dashboards.site import Site
 from dashboards.theme import Row
 
@@ -82,7 +82,7 @@ def _lengths(site: Site) -> tuple[Panel, ...]:
             "Prompt lengths, every bucket",
             "Finished requests per second by prompt length. Two bands are two kinds of users: a pool for each is the "
             "cure for starved decode.",
-            Query(f"sum by (le) ({histogram('request_prompt_tokens', site)})"),
+            Query(distribution("request_prompt_tokens", site)),
             "short",
             "No request has finished in this range.",
             width=6,
@@ -101,7 +101,7 @@ def _lengths(site: Site) -> tuple[Panel, ...]:
         panels.heatmap(
             "Output lengths, every bucket",
             "Finished requests per second by output length. A hard top edge is a cap at work.",
-            Query(f"sum by (le) ({histogram('request_output_tokens', site)})"),
+            Query(distribution("request_output_tokens", site)),
             "short",
             "No request has finished in this range.",
             width=6,

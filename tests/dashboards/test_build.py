@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from alerts import meta, page, ticket
 from alerts.config import Config, Limits
 from dashboards import links
 from dashboards.build import OUT, build, drift, main
@@ -92,3 +93,13 @@ def test_a_panels_address_survives_a_move_and_carries_the_engine() -> None:
     assert int(panel) == links.panel_id("State over time")
     engine = json.loads((OUT / f"{links.ENGINE}.json").read_text(encoding="utf-8"))
     assert links.panel_id("State over time") in {panel["id"] for panel in engine["panels"]}
+
+
+def test_every_alert_leads_to_a_panel_that_is_there() -> None:
+    titles = {
+        uid: {panel["title"] for panel in json.loads(build(Site())[f"{uid}.json"])["panels"]} for uid in links.TITLES
+    }
+    every = [alert for part in (page, ticket, meta) for alert in part.alerts(Config())]
+    led = [(alert.name, *alert.dashboard.partition(":")) for alert in every]
+    assert [(name, uid, title) for name, uid, _, title in led if title and title not in titles[uid]] == []
+    assert sum(bool(title) for *_, title in led) > 10

@@ -127,7 +127,7 @@ def test_a_dp_rank_under_pressure_is_judged_apart_from_one_that_is_not() -> None
 
 def test_a_v0_server_before_its_first_request_lists_no_engine_and_shows_as_unknown() -> None:
     judge = TargetJudge("a:8000")
-    fresh = b'# TYPE vllm:num_requests_running gauge\nvllm:cache_config_info{block_size="16",num_gpu_blocks="512"} 1.0\n'
+    fresh = b'# TYPE vllm:num_requests_running gauge\nvllm:cache_config_info{num_gpu_blocks="512"} 1.0\n'
     snapshot = judge.observe(Scrape(0.0, 0.01, fresh))
     assert snapshot.up is True
     assert [(e.key.engine, e.state) for e in snapshot.engines] == [("", State.UNKNOWN)]

@@ -16,6 +16,7 @@ from exporter import log as logs
 from exporter import web
 from exporter.clock import Clock
 from exporter.config import Config, ConfigError
+from exporter.core.snapshot import TargetSnapshot
 from exporter.fetch import Fetcher
 from exporter.fleet import Fleet
 from exporter.listener import Listener
@@ -40,10 +41,12 @@ class Daemon:
         log: logs.Logger | None = None,
         shard: Shard = WHOLE,
         load_web: LoadWeb = WebConfig,
+        clock: Clock | None = None,
     ) -> None:
         self._load, self._load_web, self._shard = load, load_web, shard
         self._log = log or logs.get()
-        self._clock = Clock()
+        self._clock = clock or Clock()
+        self._fleet: Fleet | None = None
         self._stop = asyncio.Event()
         self._one_at_a_time = asyncio.Lock()
 
@@ -61,6 +64,7 @@ class Daemon:
                 Roster(fetcher.fetch, self._log, self._shard),
             )  # fmt: skip
             gate = Gate(web_config.users)
+            self._fleet = watching.fleet
 
             async def reload() -> str:
                 return await self._reload(watching, listener, gate)
@@ -79,6 +83,12 @@ class Daemon:
             await listener.close()
             await watching.end()
         self._log.info("stopped")
+
+    @property
+    def snapshots(self) -> list[TargetSnapshot]:
+        """The newest of every target that has been tried."""
+        pollers = self._fleet.pollers if self._fleet is not None else []
+        return [poller.snapshot for poller in pollers if poller.snapshot is not None]
 
     def stop(self) -> None:
         """End `run` soon."""

@@ -7,10 +7,9 @@ Invariant: the daemon's parts see what they would see of a real server; only the
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 
-from aiohttp import web as aiohttp_web
 from rich.box import SIMPLE
 from rich.console import Console, Group
 from rich.live import Live
@@ -18,12 +17,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from exporter import check, config, log, page, web
+from exporter import check, config, log, page
 from exporter.clock import Clock
 from exporter.core.snapshot import Advice, EngineSnapshot, State, TargetSnapshot
-from exporter.fetch import Fetcher
-from exporter.fleet import Fleet
-from exporter.logwatch import LogWatch
+from exporter.daemon import Daemon
 from exporter.simulator.scenario import Scenario
 from exporter.simulator.server import SimulatedServer
 
@@ -59,15 +56,45 @@ class Stage:
 
 async def run(scenario: Scenario, speed: float, seed: int, listen: str, console: Console) -> None:
     """Tell the story to `console`; on a terminal the page then stays until it is interrupted."""
-    async with _stage(scenario, fast_clock(speed), speed, seed, listen) as stage:
-        console.print(
-            f"A simulated vLLM server plays {scenario.name!r} at {speed:g} times real time: {scenario.summary}."
-        )
-        console.print(f"Status page: {stage.url}\n", soft_wrap=True)
-        await (_draw(stage, console) if console.is_terminal else _tell(stage, console))
-        if console.is_terminal:
-            console.print(f"The story is over. The page stays at {stage.url} until Ctrl-C.", soft_wrap=True)
-            await asyncio.Event().wait()
+    clock = fast_clock(speed)
+    server = SimulatedServer(scenario, clock.now, seed)
+    begun = clock.now()
+    async with server.serve("127.0.0.1", 0) as (host, port):
+        interval = f"{max(_SHORTEST_MS, round(_SCRAPE_EVERY_S / speed * 1000))}ms"
+        watched = {"url": f"http://{host}:{port}", "name": scenario.name}
+        settings = config.build("demo", {"listen": listen, "interval": interval, "targets": [watched]})
+        daemon = Daemon(lambda: settings, log.get(), clock=clock)
+
+        async def tell(url: str) -> None:
+            stage = Stage(scenario, url, lambda: clock.now() - begun, lambda: next(iter(daemon.snapshots), None))
+            console.print(f"A simulated vLLM plays {scenario.name!r} at {speed:g} times real time: {scenario.summary}.")
+            console.print(f"Status page: {url}\n", soft_wrap=True)
+            await (_draw if console.is_terminal else _tell)(stage, console)
+            if console.is_terminal:
+                console.print(f"The story is over. The page stays at {url} until Ctrl-C.", soft_wrap=True)
+            else:
+                daemon.stop()
+
+        await _with_daemon(daemon, tell)
+
+
+async def _with_daemon(daemon: Daemon, tell: Callable[[str], Coroutine[None, None, None]]) -> None:
+    """Run the daemon, and `tell` beside it once it listens; a failure of either ends both."""
+    telling: list[asyncio.Task[None]] = []
+
+    def ready(host: str, port: int) -> None:
+        task = asyncio.create_task(tell(f"http://{host}:{port}/"))
+        task.add_done_callback(lambda done: None if done.cancelled() or not done.exception() else daemon.stop())
+        telling.append(task)
+
+    try:
+        await daemon.run(ready)
+    finally:
+        for task in telling:
+            if not task.done():
+                task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.gather(*telling)
 
 
 def fast_clock(speed: float) -> Clock:
@@ -78,47 +105,6 @@ def fast_clock(speed: float) -> Clock:
         return (time.monotonic() - began) * speed
 
     return Clock(monotonic=passed, wall=lambda: epoch + passed())
-
-
-@contextlib.asynccontextmanager
-async def _stage(scenario: Scenario, clock: Clock, speed: float, seed: int, listen: str) -> AsyncIterator[Stage]:
-    server = SimulatedServer(scenario, clock.now, seed)
-    begun = clock.now()
-    async with server.serve("127.0.0.1", 0) as (host, port):
-        watched = {"url": f"http://{host}:{port}", "name": scenario.name}
-        interval = f"{max(_SHORTEST_MS, round(_SCRAPE_EVERY_S / speed * 1000))}ms"
-        settings = config.build("demo", {"listen": listen, "interval": interval, "targets": [watched]})
-        async with Fetcher(clock.now) as fetcher:
-            logs = LogWatch(clock, log.get())
-            fleet = Fleet(fetcher, clock, log.get(), logs.settings)
-            site = web.Site(fleet, logs, clock, _nothing_to_reload)
-            async with _listening(site.app(), settings.listen_host, settings.listen_port) as url:
-                await fleet.apply(settings)
-                try:
-                    yield Stage(
-                        scenario,
-                        url,
-                        lambda: clock.now() - begun,
-                        lambda: next((poller.snapshot for poller in fleet.pollers), None),
-                    )
-                finally:
-                    await fleet.stop()
-
-
-@contextlib.asynccontextmanager
-async def _listening(app: aiohttp_web.Application, host: str, port: int) -> AsyncIterator[str]:
-    runner = aiohttp_web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
-    await runner.setup()
-    try:
-        await aiohttp_web.TCPSite(runner, host, port).start()
-        address = runner.addresses[0]
-        yield f"http://{address[0]}:{address[1]}/"
-    finally:
-        await runner.cleanup()
-
-
-async def _nothing_to_reload() -> str:
-    return ""
 
 
 # ------------------------------------------------------------------ in a pipe: one verdict per change

@@ -1,6 +1,7 @@
 import asyncio
 import io
 import re
+import socket
 import urllib.request
 from dataclasses import replace
 
@@ -63,6 +64,16 @@ def test_the_demo_tells_the_states_with_their_numbers_and_serves_the_page():
     assert "max_num_seqs" in text
     assert "The story is over." in text
     assert "saturated" in pages[0].lower()
+
+
+def test_a_page_address_in_use_is_one_line_that_names_it():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        result = CliRunner().invoke(demo, ["--listen", f"127.0.0.1:{port}", "--speed", "100"])
+    assert isinstance(result.exception, OSError)  # which the command line turns into one line
+    assert str(port) in str(result.exception)
 
 
 def brief():

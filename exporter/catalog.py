@@ -138,6 +138,8 @@ DERIVED = (
 )  # fmt: skip
 
 SERVER = (
+    _counter("rejected_requests_total", "Requests refused because the server's queue was full (vLLM 0.32 on).", (),
+             TARGET_LABELS, no="no rule needs it: read vllm:admission_rejections_total itself"),
     _gauge("server_info", "1, with what the server is.", ("version", "dialect"), TARGET_LABELS, no=_IN_LABELS),
     _gauge("server_setting", "A numeric setting of the server.", ("name",), TARGET_LABELS, no=_IN_LABELS),
     _gauge("server_setting_overridden", "1 where the start-up log confirms a configured default, 0 where it dropped it.",

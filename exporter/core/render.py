@@ -123,6 +123,9 @@ class TargetRenderer:
         if snapshot.dialect:
             add(lines, "unknown_vllm_families", own, len(snapshot.unknown_families))
             add(lines, "server_info", own, 1.0, snapshot.version, snapshot.dialect)
+        # one number a server, which every engine's sample repeats
+        refused = (e.sample.rejections for e in snapshot.engines if e.sample is not None)
+        add(lines, "rejected_requests_total", own, next(refused, None))
         for name, value in list(snapshot.settings.items())[:MAX_SETTINGS]:
             add(lines, "server_setting", own, _numeric(value), name)
 

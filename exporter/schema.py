@@ -64,6 +64,13 @@ LabelName = Annotated[str, Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_]*$", max_length
 Text = Annotated[str, Field(max_length=256)]
 
 
+def _service_url(value: object) -> str:
+    """A URL without credentials, which have keys of their own; whatever is wrong, it is not shown."""
+    if not isinstance(value, str) or not re.fullmatch(r"https?://[^\s@]{1,2000}", value):
+        raise PydanticCustomError("address", "expected http:// or https:// and an address, without user or password")
+    return value
+
+
 class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True)
 
@@ -164,7 +171,7 @@ class FileSd(_Model):
 class HttpSd(_Model):
     """Prometheus' http_sd: a URL that answers target groups, and how to prove who asks."""
 
-    url: Annotated[str, Field(pattern=r"^https?://[^\s@]+$", max_length=2048)]
+    url: Annotated[str, BeforeValidator(_service_url)]
     refresh_interval: Duration = 60.0
     bearer_token_file: Text = ""
     basic_auth: BasicAuth | None = None

@@ -1,0 +1,78 @@
+"""A daemon under test, in the test's own loop, and a pretended vLLM server that can be told what to do."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from exporter import config
+from exporter.config import Config
+from exporter.daemon import Daemon
+from exporter.shards import WHOLE, Shard
+from exporter.webconfig import WebConfig
+
+DEADLINE_S = 30.0
+
+
+def configured(*urls: str, **more: Any) -> Config:
+    return config.build("test", {"listen": "127.0.0.1:0", "interval": "100ms", "targets": list(urls), **more})
+
+
+class Running:
+    """What a test asks of a daemon that runs."""
+
+    def __init__(self, daemon: Daemon, url: str, session: aiohttp.ClientSession) -> None:
+        self.daemon, self.url, self.session = daemon, url, session
+
+    async def get(self, path: str, **headers: str) -> tuple[int, str]:
+        async with self.session.get(self.url + path, headers=headers) as answer:
+            return answer.status, await answer.text()
+
+    async def reload(self) -> tuple[int, str]:
+        async with self.session.post(f"{self.url}/-/reload") as answer:
+            return answer.status, await answer.text()
+
+    async def targets(self) -> dict[str, dict[str, Any]]:
+        _, text = await self.get("/api/v1/engines")
+        return {target["target"]: target for target in json.loads(text)["targets"]}
+
+    async def until(self, what: Callable[[], Awaitable[bool]]) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while not await what():
+                await asyncio.sleep(0.02)
+
+    async def until_watching(self, *names: str) -> None:
+        async def are_they() -> bool:
+            return set(await self.targets()) == set(names)
+
+        await self.until(are_they)
+
+
+@contextlib.asynccontextmanager
+async def running(
+    load: Callable[[], Config],
+    shard: Shard = WHOLE,
+    load_web: Callable[[], WebConfig] = WebConfig,
+    scheme: str = "http",
+) -> AsyncIterator[Running]:
+    listening: asyncio.Future[tuple[str, int]] = asyncio.get_running_loop().create_future()
+    daemon = Daemon(load, shard=shard, load_web=load_web)
+    task = asyncio.create_task(daemon.run(lambda host, port: listening.set_result((host, port))))
+    await asyncio.wait([task, listening], return_when=asyncio.FIRST_COMPLETED)
+    if task.done():
+        await task
+    async with aiohttp.ClientSession() as session:
+        yield Running(daemon, f"{scheme}://localhost:{listening.result()[1]}", session)
+    daemon.stop()
+    await asyncio.wait_for(task, 10)
+
+
+def write(file: Path, *targets: str, **labels: str) -> None:
+    """A file_sd file, replaced whole as its writers should."""
+    new = file.with_suffix(".new")
+    new.write_text(json.dumps([{"targets": [t.removeprefix("http://") for t in targets], "labels": labels}]))
+    new.rename(file)

@@ -8,6 +8,7 @@ broken UTF-8. Invariant: any bytes give exactly one result and never an exceptio
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, tzinfo
 from typing import Any
 
@@ -43,6 +44,15 @@ _BY_WEIGHT: tuple[Result, ...] = (
 _WEIGHT = {result: weight for weight, result in enumerate(_BY_WEIGHT)}
 
 
+@dataclass(slots=True)
+class _Held:
+    """Pieces of a line whose rest has not come; over the limit only their count and size are kept."""
+
+    parts: list[bytes] = field(default_factory=list)
+    count: int = 0
+    size: int = 0
+
+
 class LineDecoder:
     """Decodes the lines of one log, in order; holds pieces of split lines and the requests that are open.
 
@@ -56,7 +66,7 @@ class LineDecoder:
         self._max = max_line_bytes
         self._vllm = VllmLines(zone)
         self._shapes: dict[tuple[str, ...], Schema | None] = {}
-        self._pieces: dict[str, list[bytes]] = {}
+        self._pieces: dict[str, _Held] = {}
 
     @property
     def holding(self) -> bool:
@@ -76,6 +86,8 @@ class LineDecoder:
             return self._line(line, read_at, 0)
         except RecursionError:
             return _MALFORMED
+        except Exception:  # whatever a line holds, it must not stop the lines after it
+            return _INVALID
 
     def _line(self, line: bytes, read_at: float, depth: int) -> Decoded:
         first = line[:1]
@@ -111,7 +123,7 @@ class LineDecoder:
                     _MALFORMED if rest[:1] == "{" else self._line(rest.encode("utf-8", "replace"), read_at, depth + 1)
                 )
                 break
-            parts.append(self._record(record, read_at, depth) if isinstance(record, dict) else _NO_SCHEMA)
+            parts.append(self._record(record, read_at, depth + 1) if isinstance(record, dict) else _NO_SCHEMA)
             while line[at : at + 1].isspace():
                 at += 1
             if depth >= MAX_NESTING:
@@ -180,24 +192,29 @@ class LineDecoder:
         """Docker json-file ends a whole line with a newline and splits long ones; shippers only say so by CRI's tag."""
         docker = len(record) <= 4 and "stream" in record and "time" in record
         partial = record.get("logtag") == "P" or (docker and not inner.endswith("\n"))
-        stream = str(record.get("stream", ""))
+        stream = "stderr" if record.get("stream") == "stderr" else "stdout"
         return self._piece(stream, inner.removesuffix("\n").encode("utf-8", "replace"), partial, read_at, depth)
 
     def _piece(self, stream: str, piece: bytes, partial: bool, read_at: float, depth: int) -> Decoded:
-        held = self._pieces.get(stream)
+        if depth > 0:  # inside another wrapper it is all that will come
+            return self._line(piece, read_at, depth + 1)
+        held = self._pieces.pop(stream, None)
         if partial:
-            # Once over the limit only empty pieces are kept, to be counted.
-            size = sum(map(len, held or ())) + len(piece)
-            self._pieces.setdefault(stream, []).append(piece if size <= self._max else b"")
+            held = held or _Held()
+            held.count += 1
+            held.size += len(piece)
+            if held.size <= self._max:
+                held.parts.append(piece)
+            else:
+                held.parts.clear()
+            self._pieces[stream] = held
             return _HELD
         if held is None:
             return self._line(piece, read_at, depth + 1)
-        del self._pieces[stream]
-        whole = b"".join(held) + piece
-        if len(whole) > self._max or b"" in held:
-            return Decoded("too_long", (), len(held))
-        decoded = self._line(whole, read_at, depth + 1)
-        return Decoded(decoded.result, decoded.events, len(held))
+        if held.size + len(piece) > self._max:
+            return Decoded("too_long", (), held.count)
+        decoded = self._line(b"".join((*held.parts, piece)), read_at, depth + 1)
+        return Decoded(decoded.result, decoded.events, held.count)
 
 
 def _together(parts: Sequence[Decoded]) -> Decoded:

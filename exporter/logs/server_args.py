@@ -36,7 +36,7 @@ def from_repr(text: str) -> dict[str, Value]:
         found = None
     if not isinstance(found, dict):
         found = {name: _literal(value) for name, value in _QUOTED_PAIR.findall(text[:MAX_REPR])}
-    return {str(name): _plain(value) for name, value in found.items() if not _SECRET.search(str(name))}
+    return _without_secrets(found)
 
 
 def from_pairs(text: str) -> dict[str, Value]:
@@ -59,9 +59,18 @@ def _literal(text: str) -> Value:
 def _plain(value: Any) -> Value:
     """JSON can say it, and no secret hides inside a nested mapping."""
     if isinstance(value, dict):
-        return {str(name): _plain(inner) for name, inner in value.items() if not _SECRET.search(str(name))}
+        return _without_secrets(value)
     if isinstance(value, list | tuple):
         return [_plain(inner) for inner in value[:100]]
-    if value is None or isinstance(value, bool | int | float):
+    if value is None or isinstance(value, bool | float) or (isinstance(value, int) and abs(value) < 2**63):
         return value
-    return _USERINFO.sub("//***@", str(value)[:1000])
+    return _USERINFO.sub("//***@", _clean(str(value)[:1000]))
+
+
+def _without_secrets(found: Mapping[Any, Any]) -> dict[str, Value]:
+    return {_clean(str(name)): _plain(value) for name, value in found.items() if not _SECRET.search(str(name))}
+
+
+def _clean(text: str) -> str:
+    """Without lone surrogates, which no encoder takes."""
+    return text.encode("utf-8", "replace").decode()

@@ -84,9 +84,10 @@ def finish_reason(value: Any) -> FinishReason:
 
 def text(value: Any) -> str:
     """A short label; objects and lists say nothing."""
-    return (
-        value[:200] if isinstance(value, str) else "" if value is None or isinstance(value, dict | list) else str(value)
-    )
+    if isinstance(value, dict | list):
+        return ""
+    short = str(value)[:200]
+    return short if short.isascii() else short.encode("utf-8", "replace").decode()  # no lone surrogates
 
 
 def truth(value: Any) -> bool:
@@ -103,9 +104,11 @@ def epoch(value: Any, zone: tzinfo, near: float) -> float | None:
     if isinstance(value, str):
         try:
             stamp = datetime.fromisoformat(value)
+            return (stamp if stamp.tzinfo else stamp.replace(tzinfo=zone)).timestamp()
+        except OverflowError:
+            return None
         except ValueError:
             return _epoch_text(value, zone, near)
-        return (stamp if stamp.tzinfo else stamp.replace(tzinfo=zone)).timestamp()
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e20:
         return None
     for above, divisor in _EPOCH_STEPS:

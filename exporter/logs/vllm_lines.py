@@ -21,30 +21,30 @@ IGNORED = Decoded("ignored")
 _REQUEST = Decoded("request")
 
 _STATS = re.compile(
-    r"(?:Engine (?P<engine>\d+): |(?P<all>\d+) Engines Aggregated: )?"
+    r"(?:Engine (?P<engine>\d{1,6}): |(?P<all>\d{1,6}) Engines Aggregated: )?"
     r"Avg prompt (?:throughput|tput): (?P<prompt>[\d.]+) tok(?:en)?s/s, "
     r"Avg generation (?:throughput|tput): (?P<generation>[\d.]+) tok(?:en)?s/s, "
-    r"(?:.{0,80}?, )?(?:Reqs )?Running: (?P<running>\d+)(?: reqs)?, "
-    r"(?:Swapped: \d+ reqs, )?(?:Waiting|Pending): (?P<waiting>\d+)"
+    r"(?:.{0,80}?, )?(?:Reqs )?Running: (?P<running>\d{1,15})(?: reqs)?, "
+    r"(?:Swapped: \d+ reqs, )?(?:Waiting|Pending): (?P<waiting>\d{1,15})"
 )
 _KV_USAGE = re.compile(r"\w+ KV cache (?:usage|used): ([\d.]+)%")
 _HIT_RATE = re.compile(r"(?<!External )Prefix cache hit rate: (?:GPU: )?([\d.]+)%")
-_DEFERRED = re.compile(r"Deferred: (\d+)")
-_PREEMPTIONS = re.compile(r"Preemptions: (\d+)")
+_DEFERRED = re.compile(r"Deferred: (\d{1,15})")
+_PREEMPTIONS = re.compile(r"Preemptions: (\d{1,15})")
 
-_KV_SIZE = re.compile(r"[^:]{1,20}KV cache size: ([\d,]+) tokens")
-_CONCURRENCY = re.compile(r"Maximum concurrency for ([\d,]+) tokens per request: ([\d.]+)x")
-_BLOCKS = re.compile(r"# \w+ blocks: (\d+)")
-_BLOCKS_OVERRIDE = re.compile(r"Overriding num_gpu_blocks=\d+ with num_gpu_blocks_override=(\d+)")
+_KV_SIZE = re.compile(r"[^:]{1,20}KV cache size: ([\d,]{1,19}) tokens")
+_CONCURRENCY = re.compile(r"Maximum concurrency for ([\d,]{1,19}) tokens per request: ([\d.]+)x")
+_BLOCKS = re.compile(r"# \w+ blocks: (\d{1,15})")
+_BLOCKS_OVERRIDE = re.compile(r"Overriding num_gpu_blocks=\d+ with num_gpu_blocks_override=(\d{1,15})")
 _KV_MEMORY = re.compile(r"Available KV cache memory: ([\d.]+) GiB")
-_MAX_LEN = re.compile(r"Using max model len (\d+)")
-_BATCHED = re.compile(r"Chunked prefill is enabled with max_num_batched_tokens=(\d+)")
+_MAX_LEN = re.compile(r"Using max model len (\d{1,15})")
+_BATCHED = re.compile(r"Chunked prefill is enabled with max_num_batched_tokens=(\d{1,15})")
 _VERSION = re.compile(r"vLLM (?:API )?server version (\S+?),?(?: |$)")
 _LOGO_VERSION = re.compile(r"\bversion (\d+\.\d+\S*)")
 _ENGINE_CONFIG = re.compile(r"Initializing an? (?:V\d )?LLM engine \(v([^)]+)\) with config: ")
 _DEFAULTS = re.compile(r"Default (?:vLLM )?sampling parameters have been overridden by [^:]*: ?`?(\{.*?\})`?\.")
 
-_MAX_TOKENS = re.compile(r"\bmax_tokens=(\d+)")
+_MAX_TOKENS = re.compile(r"\bmax_tokens=(\d{1,15})")
 _RECEIVED = re.compile(r"Received request (\S+): ")
 _GENERATED = re.compile(r"Generated response (\S+?)(?P<stream> \(streaming (?:delta|complete)\))?: output: ")
 _ABORTED = re.compile(r"Request (\S+) aborted\.")

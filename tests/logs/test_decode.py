@@ -4,9 +4,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from exporter.logs import checkpoint
 from exporter.logs.decode import LineDecoder
 from exporter.logs.events import RESULTS, Decoded, EngineStats, RequestFinished
+from exporter.logs.families import log_families
 from exporter.logs.framer import TOO_LONG
+from exporter.logs.judge import LogJudge, SourceInfo
 from exporter.logs.schema import shipped
 
 NOW = 1_790_000_000.0
@@ -179,3 +182,32 @@ def test_any_bytes_give_exactly_one_result(line: bytes) -> None:
 def test_deep_nesting_is_malformed_not_fatal() -> None:
     assert decode(b'{"a":' * 5000).result == "malformed"
     assert decode(b'{"log":"' + b"{" * 100_000 + b'\\n"}').result == "malformed"
+
+
+DIGITS = "9" * 5000
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"INFO 09-21 10:00:00 [loggers.py:1] Engine {DIGITS}: {STATS[12:]}",
+        f"INFO 09-21 10:00:00 [loggers.py:1] {STATS.replace('8 reqs', DIGITS + ' reqs').replace('91.5', '9.1.5')}",
+        f"INFO 09-21 10:00:00 [model.py:1] Using max model len {DIGITS}",
+        f"INFO 09-21 10:00:00 [a.py:1] non-default args: {{'a': {DIGITS}, 'b': 1, 'c': '\\ud800', 'd': 1e999}}",
+        f"INFO 09-21 10:00:00 [a.py:1] non-default args: {{'b': {'9' * 30}, 'c': '\\ud800', '\\ud800': 1e999}}",
+        f"INFO 09-21 10:00:00 [a.py:1] non-default args: {'{' * 5000}",
+        '{"asctime": "0001-01-01 00:00:00+23:59", "message": "Using max model len 5"}',
+        '{"id": "a", "model": "\\ud800", "ts": "9999-12-31T23:59:59-23:59", "usage": {"completion_tokens": 5}}',
+        f'{{"id": "a", "usage": {{"completion_tokens": {DIGITS}}}}}',
+        '{"id": {"a": 1}, "model": ["m"], "usage": {"completion_tokens": 5}, "choices": {"0": 1}}',
+    ],
+)
+def test_a_poisonous_line_neither_raises_nor_spoils_what_must_be_written_down(line: str) -> None:
+    judge = LogJudge({"gw": SourceInfo("server")})
+    decoder = LineDecoder(SCHEMAS)
+    for one in (line, JSON):
+        judge.observe("gw", decoder.decode(one.encode(), NOW), NOW)
+    assert checkpoint.decode(checkpoint.encode({}, judge.tally)).tally.records["gw"]["stats"] >= 1
+    assert sum(judge.tally.records["gw"].values()) == 2
+    for _, labels, _ in log_families(judge.snapshot(NOW)):
+        "".join(labels.values()).encode()

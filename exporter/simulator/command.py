@@ -30,6 +30,8 @@ _NAMES = click.Choice([each.name for each in SCENARIOS])
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
 @click.option("--speed", type=_SPEED, default=1.0, show_default=True, help="Simulated seconds per second.")
+@click.option("--skip", type=click.FloatRange(min=0.0, max=86_400.0), default=0.0, show_default=True,
+              help="Begin so many seconds into the scenario.")  # fmt: skip
 @click.option("--dialect", type=click.Choice([each.value for each in Dialect]), default="0.32", show_default=True,
               help="Whose metric names to speak.")  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True, help="The same seed plays the same requests.")
@@ -40,8 +42,8 @@ _NAMES = click.Choice([each.name for each in SCENARIOS])
 @click.option("--interval", type=click.FloatRange(min=0.1), default=5.0, show_default=True,
               help="Seconds between the scrapes of a recording.")  # fmt: skip
 def simulate(
-    name: str, listing: bool, host: str, port: int, speed: float, dialect: str, seed: int, log_requests: bool,
-    quiet: bool, target: Path | None, interval: float,
+    name: str, listing: bool, host: str, port: int, speed: float, skip: float, dialect: str, seed: int,
+    log_requests: bool, quiet: bool, target: Path | None, interval: float,
 ) -> None:  # fmt: skip
     """Simulate a vLLM server: its metrics, its JSON log on standard output, and /v1/completions. No GPU."""
     chosen = scenario(name)
@@ -53,7 +55,7 @@ def simulate(
     else:
         clock = show.fast_clock(speed) if speed != 1.0 else Clock()
         write = None if quiet else _to_stdout
-        server = SimulatedServer(chosen, clock.now, seed, Dialect(dialect), write, log_requests)
+        server = SimulatedServer(chosen, clock.now, seed, Dialect(dialect), write, log_requests, skip)
         _say(asyncio.run(_serve(server, host, port)))
 
 

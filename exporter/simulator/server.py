@@ -27,7 +27,10 @@ _MAX_BODY_BYTES = 1024**2
 
 
 class SimulatedServer:
-    """One server. ``clock`` gives epoch seconds in simulated time; ``write_log`` takes whole JSON lines."""
+    """One server. ``clock`` gives epoch seconds in simulated time; ``write_log`` takes whole JSON lines.
+
+    ``skip_s``: so many simulated seconds of the scenario are already over when it starts.
+    """
 
     def __init__(
         self,
@@ -37,6 +40,7 @@ class SimulatedServer:
         dialect: Dialect = Dialect.V0_32,
         write_log: Callable[[bytes], object] | None = None,
         log_requests: bool = False,
+        skip_s: float = 0.0,
     ) -> None:
         self._clock = clock
         self._dialect = dialect
@@ -45,7 +49,7 @@ class SimulatedServer:
         self._log: LogWriter | None = None
         self._answers: dict[int, asyncio.Future[bool]] = {}
         self._next_stats = STATS_INTERVAL_S
-        self.world = World(scenario, seed, clock(), dialect, self._happened)
+        self.world = World(scenario, seed, clock() - skip_s, dialect, self._happened)
 
     @contextlib.asynccontextmanager
     async def serve(self, host: str, port: int) -> AsyncIterator[tuple[str, int]]:

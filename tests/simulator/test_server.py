@@ -229,3 +229,12 @@ def test_a_server_default_cap_is_said_at_start_up():
     texts = [text for _, text, _ in startup(scenario("truncation").settings, 1, 1, "http://x")]
     assert any("overridden" in text and "{'max_tokens': 256}" in text for text in texts)
     assert any("'override_generation_config': {'max_new_tokens': 256}" in text for text in texts)
+
+
+def test_a_server_can_begin_in_the_middle_of_its_scenario():
+    async def use(session, url, server, clock):
+        async with session.get(f"{url}/metrics") as answer:
+            (engine,) = normalise(await answer.read()).engines.values()
+        assert 60 < engine.completions < 200
+
+    with_server(scenario("healthy"), use, skip_s=60.0)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from exporter.simulator.blocks import BlockPool
+from exporter.simulator.prefixes import Prefixes
 from exporter.simulator.request import Request
 from exporter.simulator.settings import ServerSettings
 
@@ -47,7 +48,7 @@ class Scheduler:
         self._crossing = [0] * settings.block_size  # decoding requests by the clock residue at which they need a block
         self._ends: list[tuple[int, int, Request]] = []  # by the clock at which the request is finished
         self._partial: Request | None = None  # the running request in mid-prefill; always the last one
-        self._groups: dict[int, list[int]] = {}  # shared prefix: [requests that hold it, blocks]
+        self._prefixes = Prefixes(self.pool, settings.block_size, settings.enable_prefix_caching)
         self._fenced: list[Request] = []
         self._watermark = int(settings.watermark * settings.num_gpu_blocks)
 
@@ -126,7 +127,7 @@ class Scheduler:
         """The step is done: move the clock, turn completed prefills into decoding requests, return who finished."""
         self._clock += 1
         for victim in self._fenced:
-            self._give_back(victim)
+            self._prefixes.release(victim)
         self._fenced.clear()
         for request in step.completing:
             self._start_decoding(request)
@@ -206,7 +207,7 @@ class Scheduler:
         return False
 
     def _try_admission(self, request: Request, budget: int, step: Step) -> int:
-        shared, own, revived = self._look_up(request)
+        shared, own, revived = self._prefixes.look_up(request)
         hits = shared + own
         computed = hits * self.settings.block_size
         chunk = min(request.tokens - computed, budget)
@@ -214,7 +215,7 @@ class Scheduler:
         watermark = self._watermark if self.running else 0
         if self._blocks(reach) - hits + revived + watermark > self.pool.free:
             return 0
-        self._hold(request, shared, own)
+        self._prefixes.hold(request, shared, own)
         request.computed = computed
         request.cached = computed if request.cached < 0 else request.cached
         need = self._blocks(computed + chunk) - hits
@@ -222,71 +223,14 @@ class Scheduler:
         self._compute(request, chunk, need, step)
         return chunk
 
-    # ------------------------------------------------------------------ blocks and prefixes
-
     def _blocks(self, tokens: int) -> int:
         return -(-tokens // self.settings.block_size)
-
-    def _look_up(self, request: Request) -> tuple[int, int, int]:
-        """Prefix hits in blocks: shared with others, the request's own, and how many of both are free ones now."""
-        if not self.settings.enable_prefix_caching:
-            return 0, 0, 0
-        most = (request.tokens - 1) // self.settings.block_size  # the last token is always computed
-        shared = revived = 0
-        if request.prefix_tokens:
-            wanted = min(most, request.prefix_tokens // self.settings.block_size)
-            group = self._groups.get(request.prefix)
-            if group is not None:
-                shared = min(wanted, group[1])
-            else:
-                shared = revived = min(wanted, self.pool.cached(("prefix", request.prefix)))
-            if shared < wanted:
-                return shared, 0, revived
-        own = min(most - shared, self.pool.cached(request.id)) if request.preemptions else 0
-        return shared, own, revived + own
-
-    def _hold(self, request: Request, shared: int, own: int) -> None:
-        if shared:
-            group = self._groups.get(request.prefix)
-            if group is None:
-                self.pool.revive(("prefix", request.prefix), shared)
-                group = self._groups[request.prefix] = [0, shared]
-            group[0] += 1
-        self.pool.revive(request.id, own)
-        request.shared = shared
-        request.blocks = shared + own
-
-    def _share(self, request: Request) -> None:
-        """The first request to compute a shared prefix leaves its blocks to the others."""
-        whole = request.prefix_tokens // self.settings.block_size
-        group = self._groups.get(request.prefix)
-        if request.shared >= whole or (group is not None and group[1] != request.shared):
-            return
-        if group is None:
-            group = self._groups[request.prefix] = [0, 0]
-        group[1] = whole
-        group[0] += not request.shared
-        request.shared = whole
-        self.unsettled = True
-
-    def _give_back(self, request: Request) -> None:
-        size = self.settings.block_size
-        if request.shared:
-            group = self._groups[request.prefix]
-            group[0] -= 1
-            if not group[0]:
-                self.pool.give(("prefix", request.prefix), group[1], 0)
-                del self._groups[request.prefix]
-        full = max(0, min(request.computed // size, request.blocks) - request.shared)
-        self.pool.give(request.id, full, request.blocks - request.shared - full)
-        request.blocks = request.shared = 0
-        request.computed = 0
 
     # ------------------------------------------------------------------ a request's way through the batch
 
     def _start_decoding(self, request: Request) -> None:
-        if request.prefix_tokens and self.settings.enable_prefix_caching:
-            self._share(request)
+        if request.prefix_tokens and self._prefixes.share(request):
+            self.unsettled = True
         request.generated += 1
         request.decoding = True
         request.base = self._clock - request.computed
@@ -310,7 +254,7 @@ class Scheduler:
             self._leave_decoding(request)
         elif request is self._partial:
             self._partial = None
-        self._give_back(request)
+        self._prefixes.release(request)
 
     def _preempt(self, victim: Request, step: Step) -> None:
         victim.was_decoding = victim.decoding
@@ -321,7 +265,7 @@ class Scheduler:
         if self.settings.fenced_release:
             self._fenced.append(victim)
         else:
-            self._give_back(victim)
+            self._prefixes.release(victim)
         victim.preemptions += 1
         step.victims.append(victim)
         self.waiting.appendleft(victim)

@@ -35,6 +35,7 @@ _NAMES = click.Choice([each.name for each in SCENARIOS])
 @click.option("--dialect", type=click.Choice([each.value for each in Dialect]), default="0.32", show_default=True,
               help="Whose metric names to speak.")  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True, help="The same seed plays the same requests.")
+@click.option("--repeat", is_flag=True, help="Play the scenario again and again, from a fresh process each time.")
 @click.option("--log-requests", is_flag=True, help="Log every request and response, as vLLM can.")
 @click.option("--quiet", is_flag=True, help="No log lines.")
 @click.option("--record", "target", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.jsonl.gz",
@@ -43,6 +44,7 @@ _NAMES = click.Choice([each.name for each in SCENARIOS])
               help="Seconds between the scrapes of a recording.")  # fmt: skip
 def simulate(
     name: str, listing: bool, host: str, port: int, speed: float, skip: float, dialect: str, seed: int,
+    repeat: bool,
     log_requests: bool, quiet: bool, target: Path | None, interval: float,
 ) -> None:  # fmt: skip
     """Simulate a vLLM server: its metrics, its JSON log on standard output, and /v1/completions. No GPU."""
@@ -55,7 +57,7 @@ def simulate(
     else:
         clock = show.fast_clock(speed) if speed != 1.0 else Clock()
         write = None if quiet else _to_stdout
-        server = SimulatedServer(chosen, clock.now, seed, Dialect(dialect), write, log_requests, skip)
+        server = SimulatedServer(chosen, clock.now, seed, Dialect(dialect), write, log_requests, skip, repeat)
         _say(asyncio.run(_serve(server, host, port)))
 
 

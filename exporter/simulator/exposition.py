@@ -40,7 +40,12 @@ class Exposition:
         self._started_at = started_at
         self._created = dialect is not Dialect.V0 and not self._multiprocess
         self._parts = [
-            (_header(family.name, family.kind, family.help), self._series(family), self._created_text(family))
+            (
+                _header(family.name, family.kind, family.help),
+                self._series(family),
+                self._created_text(family),
+                self._multiprocess and family.set_by_steps,
+            )
             for family in families(dialect)
         ]
         self._tail = self._cache_config_info()
@@ -51,9 +56,11 @@ class Exposition:
         out: list[str] = []
         if self._process:
             out += (self._process, f"process_cpu_seconds_total {_number(cpu_seconds)}\n")
-        for header, series, created in self._parts:
+        for header, series, created, set_by_steps in self._parts:
             out.append(header)
             for engine, (heads, numbers) in enumerate(series):
+                if set_by_steps and not stats[engine].steps:
+                    continue  # a multiprocess gauge does not exist before it is first set
                 values = numbers(stats[engine])
                 out += [f"{head}{_number(value)}\n" for head, value in zip(heads, values, strict=True)]
             out.append(created)

@@ -37,6 +37,11 @@ class Family:
     dialects: tuple[Dialect, ...] = (Dialect.V0_11, Dialect.V0_32)
     per_engine: bool = True
 
+    @property
+    def set_by_steps(self) -> bool:
+        """A gauge that the engine's steps set; the sleep state is set at start."""
+        return self.kind == "gauge" and not self.name.endswith("sleep_state")
+
 
 def _each(label: str, *values: str) -> tuple[Mapping[str, str], ...]:
     return tuple({label: value} for value in values)

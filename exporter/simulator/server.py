@@ -41,6 +41,7 @@ class SimulatedServer:
         write_log: Callable[[bytes], object] | None = None,
         log_requests: bool = False,
         skip_s: float = 0.0,
+        repeat: bool = False,
     ) -> None:
         self._clock = clock
         self._dialect = dialect
@@ -49,7 +50,7 @@ class SimulatedServer:
         self._log: LogWriter | None = None
         self._answers: dict[int, asyncio.Future[bool]] = {}
         self._next_stats = STATS_INTERVAL_S
-        self.world = World(scenario, seed, clock() - skip_s, dialect, self._happened)
+        self.world = World(scenario, seed, clock() - skip_s, dialect, self._happened, repeat)
 
     @contextlib.asynccontextmanager
     async def serve(self, host: str, port: int) -> AsyncIterator[tuple[str, int]]:

@@ -20,6 +20,8 @@ from exporter.simulator.workload import Load, Traffic
 
 # The longest stretch in which several engines run without looking at each other, in seconds.
 _STRIDE_S = 0.05
+# How long the server is away between two plays of a scenario, in seconds.
+_LAP_BREAK_S = 2.0
 # A client whose connection is refused tries again after this, in seconds.
 _RETRY_S = 1.0
 
@@ -43,6 +45,7 @@ class World:
         epoch: float = 1.8e9,
         dialect: Dialect = Dialect.V0_32,
         listen: Callable[[Happening], None] | None = None,
+        repeat: bool = False,
     ) -> None:
         self.scenario = scenario
         self.settings = scenario.settings
@@ -52,6 +55,8 @@ class World:
         self._dialect = dialect
         self._listen = listen or (lambda _: None)
         self._script = list(scenario.script)
+        self._repeat = repeat
+        self._lap_began = 0.0
         self._traffic = Traffic(scenario.settings, seed)
         self._routing = Random(seed + 1)  # noqa: S311 - a simulation
         self._patience: list[tuple[float, int, Request]] = []
@@ -125,6 +130,8 @@ class World:
         self.now = max(self.now, at)
         if self._script and self._script[0][0] <= at:
             self._act(self._script.pop(0)[1])
+            if not self._script and self._repeat:
+                self._write_next_lap()
         elif self._up_at <= at:
             self._start(at, self.settings)
         elif self._patience and self._patience[0][0] <= at:
@@ -170,6 +177,13 @@ class World:
                 self._traffic.switch(Load(), self.now)
                 for request in [request for engine in self.engines for request in engine.requests]:
                     self.drop(request)
+
+    def _write_next_lap(self) -> None:
+        """The script once more, from a fresh process."""
+        self._lap_began += self.scenario.duration_s
+        fresh = Restart(_LAP_BREAK_S, self.scenario.settings)
+        self._script = [(self._lap_began, fresh)]
+        self._script += [(self._lap_began + _LAP_BREAK_S + at, action) for at, action in self.scenario.script]
 
     def _stop(self, restart: Restart) -> None:
         for request in [request for engine in self.engines for request in engine.requests]:

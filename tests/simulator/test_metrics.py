@@ -20,9 +20,9 @@ DATA = Path(__file__).parent.parent / "data"
 TINY = ServerSettings(model_name="tiny", block_size=128, num_gpu_blocks=64, max_num_seqs=48, max_model_len=2048)
 
 
-def recorded(folder):
+def recorded(folder, which=-1):
     with gzip.open(DATA / folder / "metrics.jsonl.gz") as lines:
-        return json.loads(list(lines)[-1])["text"]
+        return json.loads(list(lines)[which])["text"]
 
 
 def vllm_lines(text):
@@ -31,9 +31,11 @@ def vllm_lines(text):
     return {re.sub(r" [^ ]+$", "", line) if not line.startswith("#") else line for line in lines}
 
 
-def render(dialect=Dialect.V0_32, engines=1, settings=TINY, api_servers=1):
-    exposition = Exposition(settings, engines, dialect, 1.8e9, api_servers)
-    return exposition.render([Engine(settings, StepTime()).stats for _ in range(engines)])
+def render(dialect=Dialect.V0_32, engines=1, settings=TINY, api_servers=1, steps=1):
+    stats = [Engine(settings, StepTime()).stats for _ in range(engines)]
+    for each in stats:
+        each.steps = steps
+    return Exposition(settings, engines, dialect, 1.8e9, api_servers).render(stats)
 
 
 def without_cache_config(lines):
@@ -48,9 +50,10 @@ def test_every_name_label_bucket_and_help_is_that_of_a_real_vllm_0_32():
 
 
 def test_two_ranks_behind_several_api_servers_look_like_the_real_ones():
-    real = vllm_lines(recorded("recordings/dp2_pressure"))
-    ours = vllm_lines(render(engines=2, api_servers=2))
-    assert without_cache_config(ours) == without_cache_config(real)
+    for which, steps in ((0, 0), (-1, 9)):  # gauges are not there before the first step
+        real = vllm_lines(recorded("recordings/dp2_pressure", which))
+        ours = vllm_lines(render(engines=2, api_servers=2, steps=steps))
+        assert without_cache_config(ours) == without_cache_config(real)
     assert not [
         line for line in render(engines=2, api_servers=2).splitlines() if "_created" in line or "process_" in line
     ]
@@ -84,7 +87,7 @@ def test_v0_names_have_no_engine_label_and_per_token_latency_under_its_old_name(
 
 def test_several_api_servers_of_0_11_show_one_current_gauge_per_pid():
     stats = Engine(TINY, StepTime()).stats
-    stats.running, stats.kv_usage = 7, 0.5
+    stats.running, stats.kv_usage, stats.steps = 7, 0.5, 1
     text = Exposition(TINY, 1, Dialect.V0_11, 1.8e9, api_servers=4).render([stats])
     running = re.findall(r'vllm:num_requests_running\{.*pid="(\d+)"\} (\S+)', text)
     assert [float(value) for _, value in running] == [7, 0, 0, 0]

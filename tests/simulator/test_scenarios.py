@@ -11,6 +11,7 @@ from exporter.replay import judge
 from exporter.simulator.families import Dialect
 from exporter.simulator.play import play
 from exporter.simulator.scenarios import SCENARIOS, scenario
+from exporter.simulator.workload import Lengths, Load
 from exporter.simulator.world import World
 
 SHORT = [replace(each, duration_s=min(each.duration_s, 1200)) for each in SCENARIOS]
@@ -86,6 +87,29 @@ def test_a_restart_refuses_connections_and_comes_back_from_zero():
     down = [s.at - 1.8e9 for s in scrapes if s.reason == "refused"]
     assert (down[0], down[-1]) == (120, 155)
     assert b'vllm:generation_tokens_total{engine="0",model_name="sim-8b"} 0.0' in scrapes[31].body
+
+
+def test_a_repeated_scenario_starts_again_from_a_fresh_process():
+    world = World(scenario("story"), repeat=True)
+    world.advance(399)
+    first = world.engines[0].stats.preemptions
+    world.advance(599)
+    assert world.settings.max_num_seqs == 5
+    world.advance(605)
+    assert (world.settings.max_num_seqs, world.engines[0].stats.preemptions) == (64, 0)
+    world.advance(602 + 399)
+    assert world.engines[0].stats.preemptions == pytest.approx(first, rel=0.2)
+    assert first > 100
+
+
+def test_clients_without_patience_leave_and_come_back():
+    impatient = Load(clients=40, think_s=1.0, output=Lengths(600), max_tokens=600, patience_s=4.0)
+    world = World(replace(scenario("saturated"), script=((0, impatient),)))
+    world.advance(120)
+    stats = world.engines[0].stats
+    assert sum(stats.responses.values()) == 0  # a hang-up is no response, however many tokens it cost
+    assert stats.generation_tokens > 10_000
+    assert len(world.engines[0].requests) <= 40
 
 
 def test_an_unknown_scenario_is_answered_with_the_names_there_are():

@@ -5,13 +5,14 @@ when to move it; the runbooks print the same sentence. Limits of the states them
 (`exporter.core.thresholds`), since both producers must judge by the same numbers.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Literal
 
 import yaml
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from exporter.core.thresholds import Thresholds
 
@@ -19,6 +20,17 @@ Indicator = Literal["ttft", "tpot", "inter_token", "e2e", "queue_time"]
 Share = Annotated[float, Field(gt=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
 Seconds = Annotated[int, Field(gt=0)]
+
+
+def _compiles(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"not a regular expression: {error}") from None
+    return pattern
+
+
+Pattern = Annotated[str, AfterValidator(_compiles)]
 LabelName = Annotated[str, Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_]*$")]
 
 
@@ -166,7 +178,7 @@ class Slo:
     seconds: Positive
     share: Share
     output_tokens: OutputLength
-    models: str = ".+"
+    models: Pattern = ".+"
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +188,8 @@ class Batch:
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
-    targets: tuple[str, ...] = ()
-    models: tuple[str, ...] = ()
+    targets: tuple[Pattern, ...] = ()
+    models: tuple[Pattern, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

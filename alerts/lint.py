@@ -14,6 +14,7 @@ from alerts.config import Config
 from alerts.model import Alert, Group, Recording, Severity
 from alerts.text import scope_labels
 from exporter.catalog import METRICS, Kind
+from exporter.core.spellings import is_known, stem
 
 # (rule, check): reason.
 EXCLUDED = {
@@ -49,11 +50,13 @@ def lint(config: Config, groups: tuple[Group, ...], runbooks: frozenset[str]) ->
     recorded = {r.record for g in groups for r in g.rules if isinstance(r, Recording)}
     read: set[str] = set()
     for rule in (r for g in groups for r in g.rules):
+        faults = _rule(config, rule, recorded)
+        found += faults
+        if any(fault.check == "syntax" for fault in faults):
+            continue
         read |= metrics_of(rule.expr)
         if isinstance(rule, Alert):
             read |= {m for text in _texts(rule) for m in recorded if m in text}
-        found += _rule(config, rule, recorded)
-        if isinstance(rule, Alert):
             found += _alert(config, rule, runbooks)
     served = {m.full_name for m in METRICS}
     found += [Finding(r, "unused", "nothing reads this recording: delete it") for r in sorted(recorded - read - served)]
@@ -121,9 +124,8 @@ def _selector(config: Config, node: Any, parents: tuple[Any, ...], recorded: set
     series, calls = node.name or "", _calls(parents)
     base = re.sub(r"_(bucket|sum|count)$", "", series)
     ours = series in _LABELS or base in _HISTOGRAMS
-    if series.startswith("vllm_vitals_") and not ours:
-        yield "unknown", f"{series} is not in the catalogue"
-    if not series.startswith((*config.spellings, "up")) and not ours and series not in recorded:
+    raw = series.startswith(config.spellings) and is_known(stem(series))
+    if not (ours or raw or series in recorded or series == "up"):
         yield "unknown", f"nothing records or serves {series}"
     if (
         (series in _COUNTERS or base in _HISTOGRAMS)

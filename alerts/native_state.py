@@ -82,13 +82,24 @@ def _progress(config: Config) -> tuple[Recording, ...]:
         Recording("engine:vllm_work:requests", work),
         Recording("engine:vllm_asleep:bool", f"({asleep}) == bool 0"),
         Recording(
+            "engine:vllm_frozen:bool",
+            f"({frozen(limits.stall_after)} and {identity} ({finished})) or {frozen(limits.stall_after_start)}",
+        ),
+        # A server that no longer answers looks frozen too: only one that answers now can be found stalled.
+        Recording(
             "engine:vllm_stalled:bool",
-            f"(({frozen(limits.stall_after)} and {identity} ({finished})) or {frozen(limits.stall_after_start)})"
-            f" * 0 + 1 unless {identity} (engine:vllm_asleep:bool == 1)"
+            f"(engine:vllm_frozen:bool and {_answers(config)}"
+            f" or (engine:vllm_frozen:bool and {identity} engine:vllm_stalled:bool)) * 0 + 1"
+            f" unless {identity} (engine:vllm_asleep:bool == 1)"
             # Under preemptions a frozen engine is a spiral that starves itself.
             f" unless {identity} {_preempted(config)} unless {on(config.target_identity)} {_moving(config)}",
         ),
     )
+
+
+def _answers(config: Config) -> str:
+    """Keeps engines whose server answered its latest scrape."""
+    return f"{on(config.target_identity)} ({metric('target_up')} == 1)"
 
 
 def _moving(config: Config) -> str:
@@ -200,7 +211,8 @@ def _spiral(config: Config) -> tuple[Recording, ...]:
         silence = max(limits.spiral_silence * level, 2 * config.evaluation_seconds)
         none = fold.rate("generation_tokens_total", seconds=silence, function="increase")
         return (
-            f"({_preempted(config, level)} and {identity} ({none} == 0) and {identity} engine:vllm_work:requests >= 1)"
+            f"({_preempted(config, level)} and {identity} ({none} == 0)"
+            f" and {identity} engine:vllm_work:requests >= 1 and {_answers(config)})"
         )
 
     enter = f"{redoing} or {_collapsed(config, 1)}"

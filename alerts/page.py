@@ -13,7 +13,6 @@ from alerts.text import (
     PERCENT,
     RATIO,
     TIME,
-    TIMES,
     ask,
     before,
     duration_words,

@@ -12,23 +12,49 @@ MODEL = {"model_name": V["model_name"]}
 P = "vllm_vitals_"
 
 
-def gauge(name: str, calm: Level, bad: Level, under: Level = None, idle: Level = 0.0, victim: Mapping[str, str] = V, /, **labels: str) -> Series:
+def gauge(
+    name: str,
+    calm: Level,
+    bad: Level,
+    under: Level = None,
+    idle: Level = 0.0,
+    victim: Mapping[str, str] = V,
+    /,
+    **labels: str,
+) -> Series:
     return Series(P + name, {**SCRAPED, **victim, **labels}, calm, bad, calm if under is None else under, idle)
 
 
-def counter(name: str, calm: Level, bad: Level, under: Level = None, idle: Level = 0.0, victim: Mapping[str, str] = V, /, **labels: str) -> Series:
-    return Series(P + name, {**SCRAPED, **victim, **labels}, calm, bad, calm if under is None else under, idle, counter=True)
+def counter(
+    name: str,
+    calm: Level,
+    bad: Level,
+    under: Level = None,
+    idle: Level = 0.0,
+    victim: Mapping[str, str] = V,
+    /,
+    **labels: str,
+) -> Series:
+    return Series(
+        P + name, {**SCRAPED, **victim, **labels}, calm, bad, calm if under is None else under, idle, counter=True
+    )
 
 
-def states(bad: State, calm: State = State.HEALTHY, under: State = State.HEALTHY, victim: Mapping[str, str] = V) -> tuple[Series, ...]:
+def states(
+    bad: State, calm: State = State.HEALTHY, under: State = State.HEALTHY, victim: Mapping[str, str] = V
+) -> tuple[Series, ...]:
     """All states of one engine: exactly one holds in each phase."""
     return tuple(
-        gauge("state", float(s is calm), float(s is bad), float(s is under), float(s is State.IDLE), victim, state=str(s))
+        gauge(
+            "state", float(s is calm), float(s is bad), float(s is under), float(s is State.IDLE), victim, state=str(s)
+        )
         for s in State
     )
 
 
-def load(running: float = 4, waiting: float = 0, bad_waiting: float = 8, victim: Mapping[str, str] = V) -> tuple[Series, ...]:
+def load(
+    running: float = 4, waiting: float = 0, bad_waiting: float = 8, victim: Mapping[str, str] = V
+) -> tuple[Series, ...]:
     """Running and waiting, and the counters of an engine that works."""
     return (
         gauge("requests_running", running, running, running, 0, victim),
@@ -56,7 +82,9 @@ def evidence(r: float, tax: float) -> tuple[Series, ...]:
 def peers(number: int) -> tuple[Series, ...]:
     """Further engines of the same model, which work throughout."""
     return tuple(
-        Series(P + "generation_tokens_total", {**SCRAPED, **V, "target": f"peer{i}:8000"}, 100, 100, 100, 0, counter=True)
+        Series(
+            P + "generation_tokens_total", {**SCRAPED, **V, "target": f"peer{i}:8000"}, 100, 100, 100, 0, counter=True
+        )
         for i in range(number)
     )
 
@@ -133,7 +161,6 @@ TICKETS = (
 )  # fmt: skip
 
 
-
 def _fresh(seconds: float) -> float:
     """A scrape taken just now, for a lead of 600 s."""
     return 600 + seconds
@@ -155,7 +182,6 @@ META = (
     ),
     Case("Watchdog", "none", (gauge("build_info", 1, 1, 1, 1, {}),), 0, {}, always=True, other={}),
 )  # fmt: skip
-
 
 
 def _ttft(calm: float, bad: float, under: float, le: str) -> Series:

@@ -24,7 +24,9 @@ NAMES = tuple(sorted(path.name for path in FOLDER.iterdir() if (path / "expect.j
 Values = dict[str, float]
 _SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)$", re.M)
 # What no rule reads: most buckets, creation times, and families that only describe.
-_UNREAD = re.compile(r"^(python_|process_|http_|vllm:(estimated|mm_|request_params|e2e|request_(prefill|decode|inference|queue)))|_created$")
+_UNREAD = re.compile(
+    r"^(python_|process_|http_|vllm:(estimated|mm_|request_params|e2e|request_(prefill|decode|inference|queue)))|_created$"
+)
 _BUCKET_NEEDED = re.compile(r'le="(1|1\.0)"')
 
 
@@ -57,8 +59,8 @@ def scrapes(path: Path, step: int) -> Iterator[tuple[int, Scrape]]:
         yield at, rows[position]
 
 
-def raw(path: Path, step: int, model: str = "", target: str = "") -> Timeline:
-    """vLLM's own series under ``instance`` = target."""
+def raw(path: Path, step: int, model: str = "", target: str = "", buckets: bool = False) -> Timeline:
+    """vLLM's own series under ``instance`` = target; ``buckets`` keeps all of them."""
     model = model or path.parent.name
     target = target or f"{model}:8000"
     scraped = f'instance="{target}",job="vllm"'
@@ -66,7 +68,7 @@ def raw(path: Path, step: int, model: str = "", target: str = "") -> Timeline:
     def sample(at: int, scrape: Scrape) -> Values:
         values = {f"up{{{scraped}}}": float(scrape.body is not None)}
         for name, labels, value in _SAMPLE.findall("" if scrape.body is None else scrape.body.decode()):
-            if _UNREAD.search(name) or (name.endswith("_bucket") and not _BUCKET_NEEDED.search(labels)):
+            if _UNREAD.search(name) or (not buckets and name.endswith("_bucket") and not _BUCKET_NEEDED.search(labels)):
                 continue
             renamed = re.sub(r'model_name="[^"]*"', f'model_name="{model}"', labels)
             values[f"{name}{{{renamed}{',' if renamed else ''}{scraped}}}"] = float(value)
@@ -75,7 +77,9 @@ def raw(path: Path, step: int, model: str = "", target: str = "") -> Timeline:
     return _timeline(path, step, sample)
 
 
-def served(path: Path, step: int, model: str = "", scraped: str = 'instance="vitals-a:9840",job="vllm-vitals"') -> Timeline:
+def served(
+    path: Path, step: int, model: str = "", scraped: str = 'instance="vitals-a:9840",job="vllm-vitals"'
+) -> Timeline:
     """What the exporter serves of it, scraping and being scraped every ``step`` seconds."""
     model = model or path.parent.name
     limits = Thresholds(fast_window=max(60.0, 4.0 * step))
@@ -86,7 +90,7 @@ def served(path: Path, step: int, model: str = "", scraped: str = 'instance="vit
         if body is not None:
             body = re.sub(rb'model_name="[^"]*"', f'model_name="{model}"'.encode(), body)
         text = join([renderer.render(judge.observe(replace(scrape, at=float(at), body=body)))]).decode()
-        values = {f'up{{{scraped}}}': 1.0, f"vllm_vitals_build_info{{{scraped}}}": 1.0}
+        values = {f"up{{{scraped}}}": 1.0, f"vllm_vitals_build_info{{{scraped}}}": 1.0}
         for name, labels, value in _SAMPLE.findall(text):
             if not name.endswith(("_bucket", "_sum")):
                 values[f"{name}{{{labels}{',' if labels else ''}{scraped}}}"] = float(value)
@@ -102,7 +106,7 @@ def _timeline(path: Path, step: int, sample: Callable[[int, Scrape], Values]) ->
         for series, value in sample(at, scrape).items():
             mine = rows.setdefault(series, [])
             mine += _gap(mine, count)
-            mine.append(f"{value:.12g}")
+            mine.append(repr(value))
         count += 1
     for mine in rows.values():
         mine += _gap(mine, count)

@@ -4,11 +4,13 @@ A `Series` says its level in each phase: a gauge's value, or a counter's slope p
 `Case` the compiler makes the seven tests that every alert must pass.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 STEP = 15
+AFTER = 300  # how long a trouble is watched beyond what it must do
+FOREVER = 10**9
 # A level, or how it moves with the seconds since the trouble began.
 Level = float | None | Callable[[float], float]
 
@@ -37,8 +39,8 @@ class Series:
 class Case:
     """An alert and the trouble that must fire it ``after`` seconds in trouble, and not one evaluation earlier.
 
-    ``labels`` are the ones that the alert carries beyond its name. ``keeps`` is how long it stays after the trouble.
-    ``lead`` is how long all is calm first. ``resets`` False: a restart is itself the trouble.
+    ``labels`` are the ones that the alert carries beyond its name. ``keeps`` is how long it stays after the trouble,
+    ``settles`` how long its expression takes to notice the end. ``lead`` is how long all is calm first.
     """
 
     alert: str
@@ -49,7 +51,6 @@ class Case:
     keeps: int = 0
     lead: int = 600
     settles: int = 0
-    idle_fires: bool = False
     always: bool = False
     other: Mapping[str, str] = field(default_factory=lambda: {"model_name": "mistral", "target": "gpu2:8000"})
     ruleset: str = "default"
@@ -88,15 +89,17 @@ def flat(which: str) -> Shape:
     return lambda series, _: getattr(series, which)
 
 
-def test(name: str, series: Iterable[tuple[Series, str]], checks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def simulate(name: str, series: Iterable[tuple[Series, str]], checks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """One promtool test."""
     inputs = [{"series": s.text(), "values": v} for s, v in series]
     return {"name": name, "interval": f"{STEP}s", "input_series": inputs, "promql_expr_test": list(checks)}
 
 
 def firing(case: Case, at: int, victims: Sequence[Mapping[str, str]]) -> dict[str, Any]:
-    """At ``at`` exactly these victims fire."""
-    query = f'count by ({", ".join(sorted({*case.labels, "severity"}))}) (ALERTS{{alertname="{case.alert}",severity="{case.severity}",alertstate="firing"}})'
+    """At ``at`` exactly these victims fire, of those that share their model or, where there is none, their target."""
+    which = next((f',{k}="{case.labels[k]}"' for k in ("model_name", "target") if k in case.labels), "")
+    alert = f'ALERTS{{alertname="{case.alert}",severity="{case.severity}",alertstate="firing"{which}}}'
+    query = f"count by ({', '.join(sorted({*case.labels, 'severity'}))}) ({alert})"
     samples = [{"labels": _labels({**v, "severity": case.severity}), "value": 1} for v in victims]
     return {"expr": query, "eval_time": f"{at}s", "exp_samples": samples}
 
@@ -105,51 +108,89 @@ def _labels(labels: Mapping[str, str]) -> str:
     return "{" + ",".join(f'{k}="{v}"' for k, v in sorted(labels.items())) + "}"
 
 
+def elsewhere(case: Case, prefix: str) -> Case:
+    """The same trouble of other victims: every model and target gets a prefix."""
+
+    def move(labels: Mapping[str, str]) -> dict[str, str]:
+        return {k: f"{prefix}-{v}" if k in {"model_name", "target"} else v for k, v in labels.items()}
+
+    series = tuple(replace(s, labels=move(s.labels)) for s in case.series)
+    return replace(case, series=series, labels=move(case.labels), other=move(case.other))
+
+
 def another(case: Case, series: Series) -> Series:
     """The same series of another victim, which stays calm."""
     return replace(series, labels={**series.labels, **{k: v for k, v in case.other.items() if k in series.labels}})
 
 
-def seven(case: Case) -> list[dict[str, Any]]:
-    """The tests (a) to (g) of one alert."""
+@dataclass(frozen=True)
+class Variant:
+    """One of the seven: its series with their values, and what must be true when."""
+
+    name: str
+    rows: tuple[tuple[Series, str], ...]
+    checks: tuple[Mapping[str, Any], ...]
+
+
+def seven(case: Case) -> Iterator[Variant]:
+    """The tests (a) to (g) of one alert, each with victims of its own."""
     fires = case.lead + case.after
-    long = fires + 600
-    name = f"{case.alert} ({case.severity})"
-    everywhere = [case.labels]
+    long = fires + AFTER
+    ends = long + case.settles + case.keeps + AFTER
 
-    def build(title: str, shape: Shape, seconds: int, *checks: Mapping[str, Any], **options: int) -> dict[str, Any]:
-        rows = [(s, values(s, shape, seconds, case.lead, **options)) for s in case.series]
-        return test(f"{name} {title}", rows, checks)
+    def build(
+        name: str, shape: Shape, seconds: int, checks: Callable[[Case], list[Mapping[str, Any]]], **options: int
+    ) -> Variant:
+        mine = elsewhere(case, name)
+        rows = tuple((s, values(s, shape, seconds, case.lead, **options)) for s in mine.series)
+        return Variant(f"{case.alert} {case.severity}: {name}", rows, tuple(checks(mine)))
 
-    never = [firing(case, at, []) for at in range(0, long, 60)]
-    ends = long + case.settles
-    tests = [
-        build(
-            "fires in time, and not one evaluation earlier", trouble(case, 10**9), long,
-            firing(case, fires - STEP, everywhere if case.always else []), firing(case, fires, everywhere), firing(case, long, everywhere),
-        ),
-        build("survives one missed scrape", trouble(case, 10**9), long, firing(case, fires + 60, everywhere), missing=case.lead + 30),
-        build(
-            "keeps firing, then resolves", trouble(case, long), ends + case.keeps + 600,
-            *([firing(case, long + case.keeps - STEP, everywhere)] if case.keeps else []),
-            firing(case, ends + case.keeps + 600, everywhere if case.always else []),
-        ),
-    ]  # fmt: skip
-    if not case.always:
-        tests += [
-            build("is quiet just under its limit", trouble(case, 10**9, "under"), long, *never),
-            build("is quiet on a server without traffic", flat("idle"), long, *never),
-            build("is not fired by a restart", flat("calm"), long, *never, restart=case.lead),
-        ]
-        rows = [(s, values(s, trouble(case, 10**9), long, case.lead)) for s in case.series]
-        mine = {s.text() for s in case.series}
-        rows += [
-            (o, values(o, flat("calm"), long, case.lead)) for o in (another(case, s) for s in case.series) if o.text() not in mine
-        ]
-        tests.append(test(f"{name} fires for the one victim in trouble", rows, [firing(case, fires + 60, everywhere)]))
-    return tests
+    def never(mine: Case) -> list[Mapping[str, Any]]:
+        return [firing(mine, at, []) for at in range(0, long, 60)]
+
+    always = trouble(case, FOREVER)
+    yield build(
+        "fires", always, long,
+        lambda c: [firing(c, fires - STEP, [c.labels] * case.always), firing(c, fires, [c.labels]), firing(c, long, [c.labels])],
+    )  # fmt: skip
+    yield build("missed", always, long, lambda c: [firing(c, fires + 60, [c.labels])], missing=case.lead + 30)
+    still = case.keeps or case.always
+    last = [(long + case.keeps - STEP, True)] if still else []
+    yield build(
+        "ends", trouble(case, long), ends,
+        lambda c: [firing(c, at, [c.labels] * on) for at, on in (*last, (ends, case.always))],
+    )  # fmt: skip
+    if case.always:
+        return
+    yield build("under", trouble(case, FOREVER, "under"), long, never)
+    yield build("idle", flat("idle"), long, never)
+    yield build("restart", flat("calm"), long, never, restart=case.lead)
+    beside = build("beside", always, long, lambda c: [firing(c, fires + 60, [c.labels])])
+    mine = {s.text() for s, _ in beside.rows}
+    calm = (another(elsewhere(case, "beside"), s) for s, _ in beside.rows)
+    others = tuple((o, values(o, flat("calm"), long, case.lead)) for o in calm if o.text() not in mine)
+    yield replace(beside, rows=beside.rows + others)
+
+
+def together(cases: Sequence[Case]) -> list[dict[str, Any]]:
+    """All variants of all cases as victims of one simulation; those that have no victim each in its own."""
+    apart, rows, checks = [], [], []
+    for number, case in enumerate(cases):
+        shared = {"model_name", "target"} & case.labels.keys()
+        for variant in seven(elsewhere(case, f"c{number}") if shared else case):
+            if shared:
+                rows += variant.rows
+                checks += variant.checks
+            else:
+                apart.append(simulate(variant.name, variant.rows, variant.checks))
+    return [*apart, *([simulate("all victims", rows, checks)] if rows else [])]
 
 
 def document(tests: Sequence[Mapping[str, Any]], rules: Sequence[str], step: int = STEP) -> dict[str, Any]:
-    """A promtool test file."""
-    return {"rule_files": list(rules), "evaluation_interval": f"{step}s", "tests": list(tests)}
+    """A promtool test file. Groups run in the order in which they read each other."""
+    return {
+        "rule_files": list(rules),
+        "evaluation_interval": f"{step}s",
+        "group_eval_order": [f"vllm_vitals.{name}" for name in ("native", "before", "slo", "pages", "tickets", "meta")],
+        "tests": list(tests),
+    }

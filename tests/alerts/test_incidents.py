@@ -28,24 +28,38 @@ def pages(name: str, seconds: int) -> Iterator[dict[str, Any]]:
         due = [p["alert"] for p in expected if at >= p["to"]]
         allowed = "|".join(p["alert"] for p in expected if at >= p["from"])
         firing = 'ALERTS{alertstate="firing",severity="page"'
-        yield {"expr": f'count by (alertname) ({firing},alertname!~"{allowed}"}})', "eval_time": f"{at}s", "exp_samples": []}
+        yield {
+            "expr": f'count by (alertname) ({firing},alertname!~"{allowed}"}})',
+            "eval_time": f"{at}s",
+            "exp_samples": [],
+        }
         for alert in due:
             sample = {"labels": f'{{alertname="{alert}"}}', "value": 1}
-            yield {"expr": f'count by (alertname) ({firing},alertname="{alert}"}})', "eval_time": f"{at}s", "exp_samples": [sample]}
+            yield {
+                "expr": f'count by (alertname) ({firing},alertname="{alert}"}})',
+                "eval_time": f"{at}s",
+                "exp_samples": [sample],
+            }
 
 
 def states(name: str, timeline: Timeline) -> Iterator[dict[str, Any]]:
     """Where `expect.json` speaks: one of its states, and never a forbidden one."""
     said = expect(name)
-    state = "max by (state) (vllm_vitals_state{engine=\"" + said["engine"] + "\"}) == 1"
+    state = 'max by (state) (vllm_vitals_state{engine="' + said["engine"] + '"}) == 1'
     for at in range(0, timeline.seconds + 1, STEP):
         never = "|".join(said["never"])
-        yield {"expr": f'count(({state}) and on (state) vllm_vitals_state{{state=~"{never}"}})', "eval_time": f"{at}s", "exp_samples": []}
+        yield {
+            "expr": f'count(({state}) and on (state) vllm_vitals_state{{state=~"{never}"}})',
+            "eval_time": f"{at}s",
+            "exp_samples": [],
+        }
         for rule in said["rules"]:
             late = LATE + timeline.step
             if rule["from"] + late <= at <= rule["to"]:
                 allowed = "|".join(rule["states"])
-                query = f'count(max by (state) (vllm_vitals_state{{engine="{said["engine"]}",state!~"{allowed}"}}) == 1)'
+                query = (
+                    f'count(max by (state) (vllm_vitals_state{{engine="{said["engine"]}",state!~"{allowed}"}}) == 1)'
+                )
                 yield {"expr": query, "eval_time": f"{at}s", "exp_samples": []}
 
 

@@ -1,0 +1,108 @@
+"""Who hears of what: every rule's real labels through amtool, and inhibition as data.
+
+Alertmanager lets an inhibition apply when all ``equal`` labels are missing on both sides, so each side must have them.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from alerts import routing
+from alerts.build import rules
+from alerts.config import Config, Email, Receiver, Receivers, parse
+from alerts.model import Alert, Severity, dump
+from alerts.text import scope_labels
+from tests.alerts.rulesets import WITH_SLO
+from tests.alerts.tools import RULES, run, versions
+
+ALERTS = {(a.name, a.severity): a for g in rules(WITH_SLO)["alerts"] for a in g.rules if isinstance(a, Alert)}
+EVERY_RECEIVER = Receiver(
+    webhook_url="http://127.0.0.1:1/hook",
+    webhook_credentials_file="/run/secrets/hook",
+    slack_url_file="/run/secrets/slack",
+    slack_channel="#oncall",
+    pagerduty_key_file="/run/secrets/pagerduty",
+    email=Email("oncall@example.com", "mail.example.com:587", "vitals@example.com", "vitals", "/run/secrets/mail"),
+)
+
+
+def labels_of(alert: Alert) -> dict[str, str]:
+    """The labels that this alert really carries."""
+    return {"alertname": alert.name, **dict.fromkeys(scope_labels(WITH_SLO, alert.scope), "x"), **alert.labels}
+
+
+@pytest.mark.parametrize("tool", [0, 1])
+def test_every_alert_reaches_the_receiver_of_its_severity(tool: int) -> None:
+    found = versions("amtool")
+    if tool >= len(found):
+        pytest.skip(
+            "only one release of amtool is here: tools/modern-prometheus.sh .tools/prometheus gets the current one"
+        )
+    for (_, severity), alert in ALERTS.items():
+        receiver = routing.RECEIVERS[severity]
+        pairs = [f"{k}={v}" for k, v in labels_of(alert).items()]
+        config = f"--config.file={RULES / 'alertmanager.yml'}"
+        done = run(found[tool], "config", "routes", "test", config, f"--verify.receivers={receiver}", *pairs)
+        assert done.returncode == 0, (alert.name, done.stdout, done.stderr)
+
+
+def test_an_unknown_severity_still_arrives_as_a_ticket() -> None:
+    config = f"--config.file={RULES / 'alertmanager.yml'}"
+    done = run(versions("amtool")[0], "config", "routes", "test", config, "alertname=x", "severity=pgae")
+    assert done.stdout.strip() == routing.TICKETS
+
+
+def test_every_severity_has_a_receiver() -> None:
+    assert set(routing.RECEIVERS) == set(Severity)
+
+
+@pytest.mark.parametrize("receiver", [Receiver(), EVERY_RECEIVER], ids=["none", "all"])
+def test_amtool_accepts_the_routes_with_no_receiver_and_with_all(receiver: Receiver, tmp_path: Path) -> None:
+    config = replace(Config(), receivers=Receivers(receiver, receiver, receiver))
+    path = tmp_path / "alertmanager.yml"
+    path.write_text(dump(routing.document(config)))
+    for tool in versions("amtool"):
+        done = run(tool, "check-config", str(path))
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_both_sides_of_every_inhibition_carry_its_equal_labels() -> None:
+    names = {name for name, _ in ALERTS}
+    for rule in routing.inhibitions(WITH_SLO):
+        for name in (*rule.sources, *rule.targets):
+            assert name in names, f"{name} in an inhibition is no alert"
+            mine = [a for (n, _), a in ALERTS.items() if n == name]
+            for alert in mine:
+                missing = set(rule.equal) - labels_of(alert).keys()
+                assert not missing, f"{name} lacks {missing}, so the inhibition would apply between strangers"
+
+
+def test_nothing_silences_itself() -> None:
+    for rule in routing.inhibitions(WITH_SLO):
+        assert not set(rule.sources) & set(rule.targets)
+
+
+def test_the_page_and_the_ticket_of_an_alert_carry_the_same_labels() -> None:
+    for (name, severity), alert in ALERTS.items():
+        if severity is Severity.PAGE and (name, Severity.TICKET) in ALERTS:
+            ticket = ALERTS[name, Severity.TICKET]
+            assert scope_labels(WITH_SLO, alert.scope) == scope_labels(WITH_SLO, ticket.scope)
+
+
+def test_a_spiral_silences_its_own_symptoms() -> None:
+    silenced = {t for rule in routing.inhibitions(Config()) if "VLLMDeathSpiral" in rule.sources for t in rule.targets}
+    assert {"VLLMThrashing", "VLLMPreempting", "VLLMKVPressure", "VLLMTailDivergence", "VLLMLongQueue"} <= silenced
+
+
+def test_no_route_or_inhibition_uses_the_exporters_own_job_or_instance() -> None:
+    text = (RULES / "alertmanager.yml").read_text()
+    assert "instance" not in text
+    assert "job" not in text
+
+
+def test_identity_labels_join_grouping_and_equal() -> None:
+    config = parse({"identity_labels": ["cluster"]})
+    document = routing.document(config)
+    assert "cluster" in document["route"]["group_by"]
+    assert all("cluster" in rule["equal"] for rule in document["inhibit_rules"])

@@ -76,7 +76,7 @@ def _headroom(site: Site) -> tuple[Panel, ...]:
             decimals=0,
         ),
         panels.stat(
-            "Full-length requests that fit",
+            "Full-length requests",
             "How many requests of max_model_len the smallest KV cache holds at once. Below max_num_seqs, long "
             "requests can evict each other.",
             [Query(f"min({gauge('kv_cache_full_windows')})", instant=True)],
@@ -115,7 +115,7 @@ def _banded(value: str) -> list[Query]:
     queries = []
     for low, high in zip(_BANDS, (*_BANDS[1:], None), strict=True):
         within = f"{running} >= {low}" + (f" < {high}" if high else "")
-        name = f"{low}+" if high is None else f"{low}–{high - 1}" if high - low > 1 else f"{low}"
+        name = f"{low}+" if high is None else f"{low}-{high - 1}" if high - low > 1 else f"{low}"
         queries.append(
             Query(
                 f"avg(avg_over_time(({value} and on ({BY_ENGINE}) ({within}))[{_PEAK}]))",
@@ -205,7 +205,7 @@ def _past() -> dict[str, Any]:
 
 
 def _cost(site: Site) -> tuple[Panel, ...]:
-    lost = f"avg by (model_name) (avg_over_time({gauge('recompute_tax_ratio')}[{_PEAK}]))"
+    lost = f"sort_desc(avg by (model_name) (avg_over_time({gauge('recompute_tax_ratio')}[{_PEAK}])))"
     bad = states.matcher(*(state for state in State if state.severity in ("critical", "warning")))
     minutes = f"sum by (state) (avg_over_time({gauge('state', bad, keep=('state',))}[{_PEAK}])) * $__range_s > 0"
     return (

@@ -136,7 +136,12 @@ def _verdict(site: Site) -> tuple[Panel, ...]:
             "What the server really runs with, from its metrics and its start-up log. Kept: whether the log confirms "
             "a default that was configured; where it says no, the server dropped it without a word.",
             [setting, confirmed],
-            [Column("target", "Server"), Column("name", "Setting"), Column("Value", "Value", "none", width=70)],
+            [
+                Column("name", "Setting"),
+                Column("Value #A", "Value", width=75),
+                Column("Value #B", "Kept", width=60, mappings=[panels.YES_NO]),
+                Column("target", "Server", width=100),
+            ],
             "The server's metrics carry no settings and no start-up log is read.",
             width=7,
             height=7,

@@ -79,7 +79,7 @@ def _tiles(site: Site) -> tuple[Panel, ...]:
             overrides=[looks.by_name("page", thresholds=looks.steps(ANY_IS_BAD))],
         ),
         panels.stat(
-            "Time to first token, p99",
+            "First token, p99",
             "The slowest model's p99 over the slow window. Users feel this first. Yellow and red come from the "
             "service objective; if it is high with a queue, look at Expected wait.",
             [Query(f"max({_ttft(site)})", instant=True)],

@@ -167,19 +167,22 @@ def heatmap(title: str, why: str, query: Query, unit: str, empty: str, *, width:
 
 def table(
     title: str, why: str, queries: Iterable[str], columns: Sequence[Column], empty: str, *,
-    width: int = COLUMNS, height: int = 8, sort: str = "", descending: bool = False,
+    width: int = COLUMNS, height: int = 8, sort: str = "",
 ) -> Panel:  # fmt: skip
     """Instant values joined by their labels; only the columns named are shown, in their order."""
     asked = tuple(Query(expr, legend="", instant=True, format="table") for expr in queries)
+    fields = [(column.field, column.header, place) for place, column in enumerate(columns)]
+    # Where only one query has an answer, Grafana calls its values "Value"; the first query is the one that always has.
+    fields += [("Value", header, place) for field, header, place in fields if field == "Value #A"]
     organise = {
-        "includeByName": {column.field: True for column in columns},
-        "indexByName": {column.field: place for place, column in enumerate(columns)},
-        "renameByName": {column.field: column.header for column in columns},
+        "includeByName": {field: True for field, _, _ in fields},
+        "indexByName": {field: place for field, _, place in fields},
+        "renameByName": {field: header for field, header, _ in fields},
         "excludeByName": {"Time": True},
     }
     options = {
         "showHeader": True, "cellHeight": "sm",
-        "sortBy": [{"displayName": sort, "desc": descending}] if sort else [],
+        "sortBy": [{"displayName": sort, "desc": False}] if sort else [],
     }  # fmt: skip
     defaults = {
         "custom": {"align": "auto", "cellOptions": {"type": "auto"}, "inspect": False},

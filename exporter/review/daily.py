@@ -33,7 +33,9 @@ def questions(labels: Sequence[str], matchers: str) -> dict[str, str]:
     }
 
 
-def peaks(ask: Ask, end: float, days: int, labels: Sequence[str] = (), matchers: str = "") -> tuple[Peaks, list[Missing]]:
+def peaks(
+    ask: Ask, end: float, days: int, labels: Sequence[str] = (), matchers: str = ""
+) -> tuple[Peaks, list[Missing]]:
     """Peaks of the ``days`` days up to ``end``."""
     found: Peaks = {}
     missing: list[Missing] = []

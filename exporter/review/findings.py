@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from exporter.core.snapshot import State
+from exporter.review import words
 from exporter.review.grid import DAY
 
 if TYPE_CHECKING:
@@ -63,9 +64,10 @@ def _states(model: "ModelReview") -> Iterator[Finding]:
         count = sum(1 for incident in model.incidents if incident.worst is state)
         spent = model.state_minutes.get(state.value, 0.0)
         if count:
-            words = state.value.replace("_", " ")
             yield Finding(
-                level, "incidents", f"{spent:.1f} minutes {words} in {count} incident{'s' if count > 1 else ''}."
+                level,
+                "incidents",
+                f"{spent:.1f} minutes {words.state(state.value)} in {count} incident{'s' if count > 1 else ''}.",
             )
     dark = model.state_minutes.get("not known", 0.0)
     total = sum(model.state_minutes.values())
@@ -73,23 +75,27 @@ def _states(model: "ModelReview") -> Iterator[Finding]:
         yield Finding(
             "watch",
             "incidents",
-            f"The state is not known for {dark / total:.0%} of the engine time: was something not scraped?",
+            f"The state is not known for {words.share(dark / total)} of the engine time: was something not scraped?",
         )
 
 
 def _objectives(model: "ModelReview") -> Iterator[Finding]:
     for promise in model.promises:
         slo, got = promise.slo, promise.attained
-        what = f"{slo.name}: {slo.indicator} within {slo.seconds:g} s for {slo.share:.2%}"
+        what = f"{slo.name}: {slo.indicator} within {slo.seconds:g} s for {words.share(slo.share)}"
         if promise.met is False:
-            yield Finding("act", "objectives", f"Objective missed. {what}, but only {got.upper or 0:.2%} at best.")
+            yield Finding(
+                "act", "objectives", f"Objective missed. {what}, but only {words.share(got.upper or 0)} at best."
+            )
         elif promise.met is None and got.lower is not None:
             yield Finding(
-                "watch", "objectives", f"{what}: somewhere between {got.lower:.2%} and {got.upper:.2%}; {got.why}."
+                "watch",
+                "objectives",
+                f"{what}: somewhere between {words.share(got.lower)} and {words.share(got.upper)}; {got.why}.",
             )
         elif promise.budget_left.lower is not None and promise.budget_left.lower < BUDGET_WATCH:
             yield Finding(
-                "watch", "objectives", f"{what}: {promise.budget_left.lower:.0%} of the error budget is left."
+                "watch", "objectives", f"{what}: {words.share(promise.budget_left.lower)} of the error budget is left."
             )
         if promise.assumption == "broken":
             yield Finding(
@@ -107,14 +113,14 @@ def _cache(model: "ModelReview") -> Iterator[Finding]:
         yield Finding(
             "act",
             "headroom",
-            f"KV demand was above the cache ({room.demand.p95:.0%} at p95): what waits would not fit. "
+            f"KV demand was above the cache ({words.share(room.demand.p95)} at p95): what waits would not fit. "
             "Fewer long requests, or more engines.",
         )
     elif room.kv.p95 is not None and room.kv.p95 >= 0.9:
         yield Finding(
             "watch",
             "headroom",
-            f"KV usage was at {room.kv.p95:.0%} or more in one window of twenty: the next burst evicts.",
+            f"KV usage was at {words.share(room.kv.p95)} or more in one window of twenty: the next burst evicts.",
         )
     if room.kv.max is None:
         yield Finding("watch", "headroom", "KV usage is not known.")
@@ -141,14 +147,14 @@ def _preemption(model: "ModelReview") -> Iterator[Finding]:
         yield Finding(
             level,
             "preemption",
-            f"{evicted.tax:.0%} of the work was done twice "
-            f"(between {evicted.tax_lower or 0:.0%} and {evicted.tax_upper or 0:.0%}).",
+            f"{words.share(evicted.tax)} of the work was done twice "
+            f"(between {words.share(evicted.tax_lower or 0)} and {words.share(evicted.tax_upper or 0)}).",
         )
     elif evicted.share_of_time is not None and evicted.share_of_time >= PREEMPTING_WATCH:
         yield Finding(
             "watch",
             "preemption",
-            f"Preemptions in {evicted.share_of_time:.0%} of the time ({evicted.events:.0f} in all), "
+            f"Preemptions in {words.share(evicted.share_of_time)} of the time ({evicted.events:.0f} in all), "
             "at little cost so far.",
         )
 
@@ -159,7 +165,7 @@ def _truncation(model: "ModelReview") -> Iterator[Finding]:
         level: Level = "act" if share >= TRUNCATED_ACT else "watch"
         advice = model.shape.max_tokens
         to = f" The lengths call for max_tokens {advice.low} to {advice.high}." if advice.low is not None else ""
-        yield Finding(level, "truncation", f"{share:.0%} of the answers were cut at a cap.{to}")
+        yield Finding(level, "truncation", f"{words.share(share)} of the answers were cut at a cap.{to}")
     if model.reasoning_cut:
         yield Finding(
             "watch",
@@ -175,6 +181,9 @@ def _trends(model: "ModelReview") -> Iterator[Finding]:
         days = (trend.reached - trend.days[-1][0]) / DAY
         if days <= LATER_DAYS:
             level: Level = "act" if days <= SOON_DAYS else "watch"
+            if days < 0.5:
+                yield Finding("act", "trend", f"{trend.what}: at its limit already.")
+                continue
             first = (trend.earliest - trend.days[-1][0]) / DAY if trend.earliest else days
             yield Finding(
                 level,
@@ -205,7 +214,7 @@ def _money(model: "ModelReview") -> Iterator[Finding]:
 def _lengths(model: "ModelReview") -> Iterator[Finding]:
     run = model.shape.runaway
     if run is not None and run.seconds >= 600:
-        share = f", {run.share:.0%} of the server," if run.share else ""
+        share = f", {words.share(run.share)} of the server," if run.share else ""
         yield Finding(
             "watch",
             "lengths",

@@ -13,7 +13,7 @@ import orjson
 from pydantic import BaseModel
 
 from exporter.core.sample import Histogram
-from exporter.review.report import Review
+from exporter.review.report import ModelReview, Review
 
 SCHEMA = 1
 
@@ -30,7 +30,7 @@ def plain(value: Any) -> Any:
         return {"bounds": list(value.bounds), "counts": list(value.counts), "sum": value.sum}
     if is_dataclass(value) and not isinstance(value, type):
         own = {field.name.rstrip("_"): plain(getattr(value, field.name)) for field in fields(value)}
-        return {**own, "verdict": value.verdict} if isinstance(getattr(type(value), "verdict", None), property) else own
+        return {**own, "verdict": value.verdict} if isinstance(value, ModelReview) else own
     if isinstance(value, BaseModel):
         return value.model_dump()
     if isinstance(value, Mapping):

@@ -75,6 +75,25 @@ class ModelReview:
     changes: list[Setting]
 
     @property
+    def common_settings(self) -> Mapping[str, str]:
+        """What all servers of the model have in common."""
+        every = list(self.settings.values())
+        return {
+            key: value
+            for key, value in (every[0] if every else {}).items()
+            if all(own.get(key) == value for own in every)
+        }
+
+    @property
+    def own_settings(self) -> Mapping[str, Mapping[str, str]]:
+        """What each server has of its own."""
+        common = self.common_settings
+        return {
+            target: {key: value for key, value in own.items() if key not in common}
+            for target, own in self.settings.items()
+        }
+
+    @property
     def verdict(self) -> Level:
         """The worst of the findings."""
         return worst(self.findings)
@@ -237,9 +256,7 @@ def _trends(daily: Daily, room: load.Headroom, bill: money.Money) -> list[Trend]
     if daily.get("kv"):
         found.append(trend("KV usage, daily peak", "share", daily["kv"], 1.0))
     if daily.get("running"):
-        found.append(
-            trend("Running requests of the busiest engine, daily peak", "requests", daily["running"], room.slots)
-        )
+        found.append(trend("Running on the busiest engine, daily peak", "requests", daily["running"], room.slots))
     if daily.get("demand"):
         found.append(trend("Answered requests, daily peak of five minutes", "requests/s", daily["demand"], carries))
     return found

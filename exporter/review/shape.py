@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from exporter.core import quantile, signals
 from exporter.core.sample import Histogram
 from exporter.core.snapshot import Reading
+from exporter.review import words
 from exporter.review.latency import whole
 from exporter.review.load import Engines, Headroom
 from exporter.review.telemetry import share_within
@@ -120,7 +121,7 @@ def max_tokens(outputs: Lengths, truncated: float | None) -> MaxTokens:
     cut = ""
     if truncated is not None and truncated >= 0.05:
         cut = (
-            f"{truncated:.0%} of the answers were cut at a cap, so true lengths are longer than these: "
+            f"{words.share(truncated)} of the answers were cut at a cap, so true lengths are longer than these: "
             "look again after raising it."
         )
     spread, mean, p90 = outputs.cv.value, outputs.mean, outputs.p90.value
@@ -141,7 +142,7 @@ def max_tokens(outputs: Lengths, truncated: float | None) -> MaxTokens:
     if spread > WIDE_CV:
         text = (
             f"{bounds} is above {WIDE_CV:g}: 1.5 to 2 x the p90 of {p90:.0f} tokens, with fewer sequences at a "
-            "time (eviction becomes waiting, p99 becomes predictable); or predict lengths, rather too long than too short"
+            "time (eviction becomes waiting, p99 becomes predictable); or predict lengths, with a bias upwards"
         )
         return MaxTokens("wide", round(1.5 * p90), round(2 * p90), text, cut)
     text = (
@@ -174,7 +175,7 @@ def benchmark(inputs: Lengths, outputs: Lengths, room: Headroom, hits: float | N
     if hits is not None and hits >= FLATTERING_HITS:
         warnings.insert(
             0,
-            f"Prefix-cache hits: {hits:.0%} of the looked-up prompt tokens were found in the cache. A benchmark of "
+            f"Prefix-cache hits: {words.share(hits)} of the prompt tokens were found in the cache. A benchmark of "
             "fresh prompts will look worse than this service, one with repeated prompts better: give both shares.",
         )
     if room.fit is not None and steps[-1] > room.fit:

@@ -8,6 +8,7 @@ Invariant: one step at a time, and never together with max_num_batched_tokens.
 from dataclasses import dataclass
 from math import ceil, floor
 
+from exporter.review import words
 from exporter.review.knee import Knee
 from exporter.review.load import Headroom
 from exporter.review.troubles import Preemption
@@ -42,7 +43,7 @@ def advise(room: Headroom, evicted: Preemption, knee: Knee, objectives_met: bool
     reason = (
         "evictions are rare"
         if not queued
-        else f"requests queue, but the KV cache reached {room.kv.max or 0:.0%}: add engines"
+        else f"requests queue, but the KV cache reached {words.share(room.kv.max or 0)}: add engines"
     )
     return SlotsAdvice("keep", int(slots), f"{reason}; {_reached(room)}")
 
@@ -75,13 +76,14 @@ def _more(kv: float, slots: float, knee: Knee) -> SlotsAdvice:
     step = knee.next_step
     if step is not None and step.throughput < LITTLE_GAIN:
         text = (
-            f"requests queue and the KV cache is at most {kv:.0%} full, but 25 % more would add only "
-            f"{step.throughput:.0%} throughput and cost {-(step.token_speed or 0):.0%} of each request's speed: add engines instead"
+            f"requests queue and the KV cache is at most {words.share(kv)} full, but 25 % more would add only "
+            f"{words.share(step.throughput)} throughput and cost {words.share(-(step.token_speed or 0))} of each "
+            "request's speed: add engines instead"
         )
         return SlotsAdvice("keep", int(slots), text)
     value = max(int(slots) + 1, floor(1.25 * slots))
     return SlotsAdvice(
         "up",
         value,
-        f"1.25 x {slots:.0f}: requests queue beside a KV cache that is at most {kv:.0%} full; one step of 25 % up",
+        f"1.25 x {slots:.0f}: requests queue beside a KV cache that is at most {words.share(kv)} full; one step up",
     )

@@ -9,24 +9,16 @@ from math import inf, isfinite
 from exporter.core.snapshot import Reading
 
 NOT_KNOWN = "not known"
+SPACE = "\u00a0"  # a number and its unit stay on one line
 
 
 def number(value: float | None, unit: str = "") -> str:
     """Three digits that count, thousands apart: 1,230,000 tokens; 0.0213 s."""
     if value is None or not isfinite(value):
         return NOT_KNOWN
-    size = abs(value)
-    if value == int(value) and size < 1e15 or size >= 1000:
-        text = f"{value:,.0f}"
-    elif size >= 100:
-        text = f"{value:.0f}"
-    elif size >= 10:
-        text = f"{value:.1f}"
-    elif size >= 1:
-        text = f"{value:.2f}"
-    else:
-        text = f"{value:.3g}"
-    return f"{text} {unit}".rstrip()
+    whole = abs(value) >= 1000 or value == int(value)
+    text = f"{value:,.0f}" if whole else f"{value:.3g}"
+    return f"{text}{SPACE}{unit}" if unit else text
 
 
 def share(value: float | None) -> str:
@@ -36,15 +28,17 @@ def share(value: float | None) -> str:
     per_cent = 100 * value
     if per_cent == 0 or abs(per_cent) >= 10:
         digits = 0 if abs(per_cent) < 99 or per_cent == int(per_cent) else 2
-        return f"{per_cent:.{digits}f} %"
-    return f"{per_cent:.1f} %" if abs(per_cent) >= 1 else f"{per_cent:.2g} %"
+        return f"{per_cent:.{digits}f}{SPACE}%"
+    return f"{per_cent:.1f}{SPACE}%" if abs(per_cent) >= 1 else f"{per_cent:.2g}{SPACE}%"
 
 
 def change(value: float | None) -> str:
     """A relative change with its sign."""
     if value is None or not isfinite(value):
         return NOT_KNOWN
-    return "±0 %" if abs(value) < 0.0005 else f"{value * 100:+.0f} %" if abs(value) >= 0.1 else f"{value * 100:+.1f} %"
+    if abs(value) < 0.0005:
+        return f"±0{SPACE}%"
+    return f"{value * 100:+.0f}{SPACE}%" if abs(value) >= 0.1 else f"{value * 100:+.1f}{SPACE}%"
 
 
 def seconds(value: float | None) -> str:
@@ -52,7 +46,7 @@ def seconds(value: float | None) -> str:
     if value is None or not isfinite(value):
         return NOT_KNOWN
     if value == 0:
-        return "0 s"
+        return f"0{SPACE}s"
     for limit, factor, unit in ((1, 1000, "ms"), (120, 1, "s"), (7200, 1 / 60, "min"), (inf, 1 / 3600, "h")):
         if abs(value) < limit:
             return number(float(f"{value * factor:.3g}"), unit)
@@ -70,7 +64,13 @@ def reading(value: Reading, how: str = "seconds") -> str:
         return f"above {say(low)}"
     if low is not None and high is not None:
         return f"up to {say(high)}" if low == 0 else f"{say(low)} – {say(high)}"
-    return f"{NOT_KNOWN}: {value.why}" if value.why else NOT_KNOWN
+    return NOT_KNOWN
+
+
+def why(value: Reading, how: str = "seconds") -> str:
+    """The same, with the reason where nothing is known."""
+    text = reading(value, how)
+    return f"{text}: {value.why}" if text == NOT_KNOWN and value.why else text
 
 
 def when(at: float | None) -> str:
@@ -85,7 +85,7 @@ def day(at: float | None) -> str:
 
 def money(value: float | None, currency: str) -> str:
     """An amount."""
-    return NOT_KNOWN if value is None else f"{value:,.2f} {currency}"
+    return NOT_KNOWN if value is None else f"{value:,.2f}{SPACE}{currency}"
 
 
 def state(name: str) -> str:
@@ -94,6 +94,7 @@ def state(name: str) -> str:
 
 
 FILTERS = {
-    "number": number, "share": share, "change": change, "seconds": seconds, "reading": reading, "when": when, "day": day,
-    "money": money, "state": state,
+    "number": number, "share": share, "change": change, "seconds": seconds, "reading": reading, "why": why,
+    "when": when,
+    "day": day, "money": money, "state": state,
 }  # fmt: skip

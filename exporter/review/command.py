@@ -1,0 +1,157 @@
+"""The commands ``review``, ``snapshot``, ``compare`` and ``whatif``.
+
+Input: a command line. Output: files, or text on standard output; progress on standard error when it is a terminal.
+Invariant: what can be said is said: a part that could not be read is named in the report, not a reason to have none.
+"""
+
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from exporter.review import daily, render_html, render_json, render_text
+from exporter.review.charts import album
+from exporter.review.collect import Progress, collect
+from exporter.review.grid import DAY
+from exporter.review.options import parse_span, parse_when, prometheus_options
+from exporter.review.promapi import Access, PromApi, PromError
+from exporter.review.queries import BEFORE
+from exporter.review.report import Review, build
+from exporter.review.settings import ReviewSettings, load
+from exporter.review.telemetry import Missing, Telemetry
+from exporter.target import shown
+
+FORMATS = ("html", "md", "json")
+
+
+@click.command()
+@prometheus_options
+@click.option(
+    "--since", default="7d", show_default=True, metavar="SPAN", help="How far back the period goes: 12h, 7d, 4w."
+)
+@click.option("--until", default="", metavar="TIME", help="The period's end (now): 2026-11-02T06:00Z or epoch seconds.")
+@click.option(
+    "--trend",
+    default="28d",
+    show_default=True,
+    metavar="SPAN",
+    help="How far back daily peaks go; 0d leaves the trend out.",
+)
+@click.option(
+    "--format",
+    "formats",
+    default="html,md,json",
+    show_default=True,
+    metavar="LIST",
+    help="What to write, of html, md and json.",
+)
+@click.option(
+    "-o", "--output", default=".", show_default=True, metavar="DIR", help="Where to write; - prints one format."
+)
+@click.option(
+    "--config",
+    "config",
+    type=click.Path(path_type=Path),
+    help="Config file; its section review: has prices and objectives.",
+)
+@click.option("--no-before", is_flag=True, help="Leave out the comparison with the period before.")
+def review(
+    access: Access,
+    matchers: str,
+    since: str,
+    until: str,
+    trend: str,
+    formats: str,
+    output: str,
+    config: Path | None,
+    no_before: bool,
+) -> None:
+    """The weekly capacity review, from any Prometheus-compatible API."""
+    wanted = _formats(formats)
+    if output == "-" and len(wanted) != 1:
+        raise click.UsageError("-o - prints one format: choose it with --format")
+    settings = load(config) if config is not None else ReviewSettings()
+    now = time.time()
+    end = parse_when(until) if until else now
+    span = parse_span(since)
+    progress = _progress()
+    askers = [PromApi(access) for _ in range(2)]
+    labels = settings.identity_labels
+    telemetry = collect(askers, end - span, end, labels, matchers, progress=progress)
+    before = None if no_before else _before(askers, end - span, span, labels, matchers, progress, telemetry)
+    days = int(parse_span(trend) // DAY)
+    peaks, lost = daily.peaks(askers[0], end, days, labels, matchers) if days else ({}, [])
+    telemetry.missing.extend(lost)
+    warnings = sorted({text for asker in askers for text in asker.warnings})
+    done = build(telemetry, settings, shown(access.url), now, before, peaks, warnings)
+    _clear()
+    _write(done, telemetry, wanted, output)
+
+
+def _before(
+    askers: list[PromApi],
+    end: float,
+    span: float,
+    labels: list[str],
+    matchers: str,
+    progress: Progress,
+    into: Telemetry,
+) -> Telemetry | None:
+    """The period before, or None where there was none; a failure is named in the report."""
+    try:
+        return collect(askers, end - span, end, labels, matchers, BEFORE, progress=progress)
+    except PromError as error:
+        if "no series" not in str(error):
+            into.missing.append(Missing("the period before", end - span, end, str(error)))
+        return None
+
+
+def _formats(text: str) -> list[str]:
+    wanted = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    odd = [part for part in wanted if part not in FORMATS]
+    if odd or not wanted:
+        raise click.UsageError(f"--format: expected some of {', '.join(FORMATS)}, got {', '.join(odd) or 'nothing'}")
+    return wanted
+
+
+def _write(done: Review, telemetry: Telemetry, wanted: list[str], output: str) -> None:
+    if output == "-":
+        sys.stdout.buffer.write(_make(wanted[0], done, telemetry))
+        return
+    folder = Path(output)
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f"capacity-review-{time.strftime('%Y-%m-%d', time.gmtime(done.end))}"
+    for each in wanted:
+        path = folder / f"{name}.{each}"
+        path.write_bytes(_make(each, done, telemetry))
+        click.echo(f"wrote {path}")
+    for model in done.models:
+        click.echo(f"{model.model_name}: {model.verdict}: {model.findings[0].text}")
+    if done.missing:
+        click.echo(
+            f"{len(done.missing)} thing{'s' if len(done.missing) > 1 else ''} could not be read; the report says which",
+            err=True,
+        )
+
+
+def _make(kind: str, done: Review, telemetry: Telemetry) -> bytes:
+    if kind == "html":
+        return render_html.html(done, album.draw(telemetry, done)).encode()
+    return render_text.markdown(done).encode() if kind == "md" else render_json.render(done)
+
+
+def _progress() -> Progress:
+    """A line on a terminal; silence elsewhere."""
+    if not sys.stderr.isatty():
+        return lambda done, total, what: None
+
+    def show(done: int, total: int, what: str) -> None:
+        click.echo(f"\r\x1b[Kreading {done} of {total}: {what}", nl=False, err=True)
+
+    return show
+
+
+def _clear() -> None:
+    if sys.stderr.isatty():
+        click.echo("\r\x1b[K", nl=False, err=True)

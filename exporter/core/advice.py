@@ -77,8 +77,11 @@ def cap(case: Case) -> str:
     fits, seqs = case.fitting, case.setting("max_num_seqs")
     if seqs is not None and fits is not None and fits >= 0.95 * seqs:
         return f"to {max(1, floor(seqs * 0.75))} (25 % below max_num_seqs {seqs:.0f}, which running reaches)"
+    before = None if case.facts is None else case.facts.work_before
+    if before and (not fits or fits < 1 or (case.facts is not None and not case.facts.generated)):
+        return f"to {max(1, floor(0.9 * before))} (0.9 x {before:.1f} requests present before the first preemption)"
     if not fits:
-        return "to 0.9 x the mean running while the KV cache is full (not seen full in this window)"
+        return "by a quarter, then again until preemptions end (how many fit was not seen in this window)"
     return f"to {max(1, floor(0.9 * fits))} (0.9 x {fits:.1f} running on average while the KV cache is full)"
 
 

@@ -84,7 +84,11 @@ def _sample(engine: Engine) -> EngineSample:
     if process_start is not None:
         said.setdefault("started_at", process_start)
     moving = said.pop("updating", 0.0) + said.pop("moving", 0.0)
+    # V0 counts victims that it swapped out neither as running nor as waiting; V1's waiting includes every victim
+    if (swapped := said.pop("swapped", None)) and "waiting" in said:
+        said["waiting"] += swapped
     connector = engine.fixed["kv_connector"] or said.pop("external_queries", 0.0) > 0
     said.pop("external_queries", None)
-    fixed = engine.fixed | {"kv_connector": connector, "updating_weights": moving > 0}
+    unusable = frozenset(cell.family.name for cell in engine.cells if cell.dropped)
+    fixed = engine.fixed | {"kv_connector": connector, "updating_weights": moving > 0, "unusable": unusable}
     return EngineSample(histograms=histograms, **fixed, **said)

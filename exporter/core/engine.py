@@ -52,6 +52,8 @@ class EngineJudge:
         self._last = sample
         derived = self._derive(at, sample, settings, canary)
         facts = None if derived is None else derived.facts
+        if sample.asleep:
+            self._machine.clear()  # sleeping ends whatever went on
         state = State.ASLEEP if sample.asleep else self._machine.step(facts, self._limits, at)
         snapshot = replace(self._enter(state, at), at=at, sample=sample)
         if derived is None:
@@ -66,7 +68,7 @@ class EngineJudge:
                 readings=derived.readings,
                 evidence=evidence(state, derived.facts, derived.readings, sample, self._limits),
                 advice=advise(state, derived.facts, derived.readings, sample, settings, derived.role),
-                unknown=unknowns(state, derived.readings, sample, canary.answered),
+                unknown=unknowns(state, derived.facts, derived.readings, sample, self._limits, canary.answered),
                 window_s=derived.facts.seconds,
             )
         )
@@ -78,9 +80,10 @@ class EngineJudge:
         age = at - (self._now.at if self._now.at is not None else at)
         proven = self._now.state in OUTLIVES_BLINDNESS and age <= self._limits.blind_hold
         if failed is State.BLIND and proven:
-            return self._publish(self._count(at))
-        if failed is State.DOWN:
-            self._machine.clear()
+            said = f"its metrics have been unreadable for {age:.0f} s: this is what they showed last"
+            held = self._count(at)
+            return self._publish(replace(held, sample=None, readings={}, unknown=(said,), window_s=None))
+        self._machine.clear()  # what it did before proves nothing any more
         gone = replace(
             self._enter(failed, at), sample=None, readings={}, evidence=(), advice=(), unknown=(), window_s=None
         )
@@ -143,12 +146,15 @@ class EngineJudge:
         few = f"fewer than {limits.min_completions:g} requests finished in {limits.slow_window:g} s"
         return {
             "preemptions_per_second": signals.value(preemption_rate, "the server has no preemption counter"),
-            "preemptions_per_completion": signals.value(finished.ratio if finished else None, few),
+            "preemptions_per_completion": signals.value(
+                finished.ratio if finished else None,
+                few if finished is None else "the server has no preemption counter",
+            ),
             "repeat_preemption_ratio": signals.value(
                 finished.repeat_ratio if finished else None, few if finished is None else "needs vLLM 0.30 or later"
             ),
             "recompute_tax_ratio": tax,
-            "kv_cache_usage_max_ratio": signals.value(signals.max_of(samples, "kv_usage"), "no KV usage gauge"),
+            "kv_cache_usage_max_ratio": signals.largest_usage(samples),
             "kv_cache_demand_ratio": signals.demand(samples),
             "kv_cache_full_windows": signals.full_windows(sample, settings),
             **signals.tails(slow, role),
@@ -181,12 +187,13 @@ class EngineJudge:
         work = (sample.running or 0.0) + (sample.waiting or 0.0)
         prefill = _prefill_factor(fast, generated)
         starting = sample.completions == 0 or self._progress.still_stepping(at, limits.stall_after)
-        busy = generated or any((s.running or 0.0) + (s.waiting or 0.0) > 0 for s in samples)
+        moved = any(map(fast.increase, ("generation_tokens", "prompt_tokens", "completions")))
+        busy = moved or any((s.running or 0.0) + (s.waiting or 0.0) > 0 for s in samples)
         return Facts(
             seconds=fast.seconds,
             work=work if known else None,
             asleep=bool(sample.asleep),
-            busy=bool(busy),
+            busy=busy,
             preemptions=fast.increase("preemptions"),
             completions=finished,
             tax=readings["recompute_tax_ratio"].value,
@@ -203,6 +210,7 @@ class EngineJudge:
             queued_share=_queued_share(samples),
             kv_max=readings["kv_cache_usage_max_ratio"].value,
             running_full=signals.mean_of(_full(samples, limits), "running"),
+            work_before=self._episode.before.work if self._episode.before else None,
             decodes=role in (Role.SERVE, Role.DECODE),
         )
 

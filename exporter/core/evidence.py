@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from exporter.core.sample import EngineSample
 from exporter.core.snapshot import Evidence, Reading, State
-from exporter.core.state import Facts
+from exporter.core.state import Facts, eases
 from exporter.core.thresholds import Thresholds
 
 Readings = Mapping[str, Reading]
@@ -18,18 +18,42 @@ def evidence(
     state: State, facts: Facts, readings: Readings, sample: EngineSample, limits: Thresholds
 ) -> tuple[Evidence, ...]:
     """What was measured, and the limit it is judged by, most telling first."""
-    return tuple(_PROOFS[state](facts, readings, sample, limits)) if state in _PROOFS else ()
+    proof = list(_PROOFS[state](facts, readings, sample, limits)) if state in _PROOFS else []
+    if eases(state, facts, limits):
+        text = (
+            f"it eases: no longer at the level that proves it, taken back after {limits.release:.0f} s below half of it"
+        )
+        proof.insert(0, Evidence(text))
+    if sample.updating_weights:
+        proof.append(Evidence("its weights are being updated or moved: requests wait for that"))
+    return tuple(proof)
 
 
-def unknowns(state: State, readings: Readings, sample: EngineSample, answers: bool = False) -> tuple[str, ...]:
+def unknowns(
+    state: State, facts: Facts, readings: Readings, sample: EngineSample, limits: Thresholds, answers: bool = False
+) -> tuple[str, ...]:
     """What cannot be known from this server's metrics now, and why. ``answers``: its last canary was answered."""
     said = []
+    if state is State.UNKNOWN:
+        said += [
+            f"the state: the server's {family} is {'not a possible number' if family in sample.unusable else 'missing'}"
+            for family, value in _needed(sample).items()
+            if value is None
+        ]
     if state in (State.IDLE, State.HEALTHY) and not (sample.running or sample.waiting or answers):
         said.append(
             "an engine that froze while its gauges read 0 looks idle too: only a canary or the gateway can tell"
         )
     if state is State.STALLED:
         said.append("gauges refresh only when the engine steps: if the gateway has nothing in flight, they are stale")
+    crowded = facts.decodes and facts.prefill_factor is not None
+    if crowded and (facts.prefill_factor or 0.0) >= limits.starved_prefill_factor and facts.latency_factor is None:
+        said.append(
+            f"whether prefill starves decode: {facts.prefill_factor:.0f} prompt tokens are computed per generated one, "
+            "but how long a token usually takes here was not seen"
+        )
+    if sample.recompute_counted and facts.preemptions:
+        said.append("useful tokens without what preemption repeats: a V0 engine counts both together")
     said += [
         f"{text}: {readings[name].why}"
         for name, text in _TELL.items()
@@ -38,6 +62,15 @@ def unknowns(state: State, readings: Readings, sample: EngineSample, answers: bo
     if sample.responses is not None:
         said.append("client disconnects: vLLM counts them nowhere")
     return tuple(said)
+
+
+def _needed(sample: EngineSample) -> Mapping[str, float | None]:
+    """Without these no state can be told, by our names."""
+    return {
+        "requests_running": sample.running,
+        "requests_waiting": sample.waiting,
+        "generation_tokens_total": sample.generation_tokens,
+    }
 
 
 _TELL = {
@@ -65,9 +98,9 @@ def _evictions(f: Facts, readings: Readings, sample: EngineSample, limits: Thres
         )
     tax = readings["recompute_tax_ratio"]
     if tax.value is not None:
-        bounds = f"between {tax.lower:.0%} and {tax.upper:.0%}"
+        bounds = "" if tax.lower == tax.upper else f" (between {tax.lower:.0%} and {tax.upper:.0%})"
         yield Evidence(
-            f"about {tax.value:.0%} of the work recomputes evicted tokens ({bounds})",
+            f"about {tax.value:.0%} of the work recomputes evicted tokens{bounds}",
             tax.value,
             limits.spiral_recompute_tax,
         )

@@ -36,6 +36,7 @@ class EngineSample:
     ``started_at`` is when the counters began (epoch s: ``_created`` or ``process_start_time_seconds``) where known.
     ``rejections`` and ``updating_weights`` are the server's: every engine of it says the same. ``recompute_counted``:
     V0 adds the tokens that a preempted request computes again to ``prompt_tokens``; V1 counts them nowhere.
+    ``unusable`` names the families whose samples were dropped in this scrape as impossible.
     """
 
     running: float | None = None
@@ -59,6 +60,7 @@ class EngineSample:
     prefix_caching: bool | None = None
     kv_connector: bool = False
     recompute_counted: bool = False
+    unusable: frozenset[str] = frozenset()
 
     @property
     def completions(self) -> float | None:

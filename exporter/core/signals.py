@@ -10,7 +10,7 @@ from math import sqrt
 
 from exporter.core import quantile
 from exporter.core.sample import EngineSample
-from exporter.core.snapshot import Reading, Role, absent
+from exporter.core.snapshot import Reading, Role, absent, invalid
 from exporter.core.thresholds import Thresholds
 from exporter.core.window import Span, Window
 
@@ -148,6 +148,14 @@ def recompute_tax(preemption_rate: float | None, useful: float | None, context: 
         return again / (again + useful) if again + useful > 0 else 0.0
 
     return Reading(tax(lost), tax(lost / 2), tax(1.0))
+
+
+def largest_usage(samples: list[EngineSample]) -> Reading:
+    """The largest KV usage seen: what an instant shows dips while victims free their blocks."""
+    largest = max_of(samples, "kv_usage")
+    if largest is None and samples and "kv_cache_usage_ratio" in samples[-1].unusable:
+        return invalid("the server's KV usage is not between 0 and 1")
+    return value(largest, "the server has no KV usage gauge")
 
 
 def demand(samples: list[EngineSample]) -> Reading:

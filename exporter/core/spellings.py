@@ -45,6 +45,7 @@ def _counter(name: str, field: str, *stems: str, fold: Fold = TOTAL, only: tuple
 FAMILIES: tuple[Family, ...] = (
     Family("requests_running", "running", CONCURRENT, ("num_requests_running",)),
     Family("requests_waiting", "waiting", CONCURRENT, ("num_requests_waiting",)),
+    Family("requests_waiting", "swapped", CONCURRENT, ("num_requests_swapped",)),
     Family("requests_waiting", "waiting_by_reason", split_by("reason", CONCURRENT),
            ("num_requests_waiting_by_reason",)),
     Family("kv_cache_usage_ratio", "kv_usage", RATIO, ("kv_cache_usage_perc", "gpu_cache_usage_perc")),
@@ -111,7 +112,7 @@ IGNORED = frozenset({
     "request_prefill_time_seconds", "request_decode_time_seconds", "request_inference_time_seconds",
     "request_max_num_generation_tokens", "request_params_n", "request_params_best_of",
     "request_prefill_kv_computed_tokens", "iteration_tokens", "rl_weight_update_operation_duration_seconds",
-    "sleep_mode_operation_duration_seconds", "tool_call_parser_invocations", "num_requests_swapped",
+    "sleep_mode_operation_duration_seconds", "tool_call_parser_invocations",
     "cpu_cache_usage_perc", "gpu_prefix_cache_hit_rate", "cpu_prefix_cache_hit_rate", "tokens",
     "model_forward_time_milliseconds", "model_execute_time_milliseconds", "avg_prompt_throughput_toks_per_s",
     "avg_generation_throughput_toks_per_s", "cache_config",

@@ -22,7 +22,7 @@ class Facts:
     seconds: float  # length of the fast window
     work: float | None  # running + waiting now
     asleep: bool
-    busy: bool  # work or tokens anywhere in the fast window
+    busy: bool  # work, tokens or finishes anywhere in the fast window
     preemptions: float | None  # in the fast window
     completions: Completions | None
     tax: float | None
@@ -41,6 +41,7 @@ class Facts:
     running_full: float | None  # mean running over the scrapes with the cache full
     decodes: bool  # the role generates tokens
     canary_silent_for: float | None = None  # since a canary was sent that got no answer while nothing moved
+    work_before: float | None = None  # requests present before the first preemption
 
 
 def all_of(*verdicts: Verdict) -> Verdict:
@@ -156,7 +157,7 @@ def starved(f: Facts, limits: Thresholds) -> Verdict:
     if not f.decodes:
         return False
     return all_of(
-        f.preemptions == 0 if f.preemptions is not None else None,
+        not f.preemptions,
         f.seconds >= limits.fast_window * 0.9,
         _at_least(f.latency_factor, limits.starved_latency_factor),
         _at_least(f.prefill_factor, limits.starved_prefill_factor),
@@ -166,7 +167,7 @@ def starved(f: Facts, limits: Thresholds) -> Verdict:
 def still_starved(f: Facts, limits: Thresholds) -> Verdict:
     """Half of either factor."""
     return all_of(
-        f.preemptions == 0 if f.preemptions is not None else None,
+        not f.preemptions,
         _at_least(f.latency_factor, limits.starved_latency_factor / 2),
         _at_least(f.prefill_factor, limits.starved_prefill_factor / 2),
     )
@@ -260,6 +261,12 @@ class _Latch:
         if now - self.pending_since >= wait:
             self.active, self.pending_since = verdict, None
         return self.active
+
+
+def eases(state: State, facts: Facts, limits: Thresholds) -> bool:
+    """Whether a state that lasts beyond its cause is said, and its conditions hold no longer at their entry level."""
+    rules = [rule for rule in RULES if rule.state is state and rule.release(limits) > 0]
+    return bool(rules) and not any(rule.enter(facts, limits) for rule in rules)
 
 
 class Machine:

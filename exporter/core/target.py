@@ -5,7 +5,9 @@ metrics don't). An engine that a good scrape no longer lists three times in a ro
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
+from exporter.core.balance import uneven
 from exporter.core.canary import CanaryWatch
 from exporter.core.dialect import Layout, normalise
 from exporter.core.engine import EngineJudge
@@ -45,6 +47,7 @@ class TargetJudge:
         self._version = ""
         self._canaries = CanaryWatch()
         self._last: TargetSnapshot | None = None
+        self._time = _Timeline()
 
     def learn(self, settings: Mapping[str, str], version: str = "") -> None:
         """Settings and version that the metrics do not hold (start-up log, /v1/models, /version, config)."""
@@ -56,7 +59,8 @@ class TargetJudge:
         self._canaries.tell(result)
 
     def observe(self, scrape: Scrape) -> TargetSnapshot:
-        """Judge one attempt to read the target."""
+        """Judge one attempt to read the target. Where its times step back, engines are judged as if they had not."""
+        scrape = replace(scrape, at=self._time.forward(scrape.at))
         if scrape.body is None:
             snapshot = self._missed(scrape, scrape.reason, scrape.detail)
         else:
@@ -83,7 +87,7 @@ class TargetJudge:
             engines.append(
                 judge.miss(scrape.at, None) if engine is None else judge.observe(scrape.at, engine, settings, canary)
             )
-        return self._snapshot(scrape, engines, up=True, sample=sample)
+        return self._snapshot(scrape, _say_uneven(engines), up=True, sample=sample)
 
     def _missed(self, scrape: Scrape, reason: str, detail: str) -> TargetSnapshot:
         self._errors[reason] = self._errors.get(reason, 0) + 1
@@ -148,3 +152,38 @@ class TargetJudge:
             canary=self._canaries.last,
             canaries=dict(self._canaries.counts) if self._canaries.last else {},
         )
+
+
+def _say_uneven(engines: list[EngineSnapshot]) -> list[EngineSnapshot]:
+    """The engines, those that queue while others of their model are free with a word on it."""
+    found = {
+        model: uneven([engine for engine in engines if engine.key.model_name == model])
+        for model in {engine.key.model_name for engine in engines}
+    }
+    return [
+        replace(engine, evidence=(*engine.evidence, told[1]))
+        if (told := found[engine.key.model_name]) is not None and engine.key.engine in told[0]
+        else engine
+        for engine in engines
+    ]
+
+
+class _Timeline:
+    """Scrape times that only ever advance, whatever the clock that wrote them did."""
+
+    def __init__(self) -> None:
+        self._last: float | None = None
+        self._shift = 0.0
+        self._pace = 1.0
+
+    def forward(self, at: float) -> float:
+        """``at``, moved by as much as the clock has stepped back since the first scrape."""
+        now = at + self._shift
+        if self._last is not None:
+            if now < self._last:
+                self._shift += self._last + self._pace - now
+                now = self._last + self._pace
+            elif now > self._last:
+                self._pace = now - self._last
+        self._last = now
+        return now

@@ -617,6 +617,7 @@ def test_every_histogram_and_counter_of_the_table_is_in_the_catalogue() -> None:
     assert {f.field for f in FAMILIES if f.name in BY_NAME and BY_NAME[f.name].kind is not Kind.HISTOGRAM} <= {
         *(f.name for f in fields(EngineSample)),
         "prompt_tokens_cached",
+        "swapped",
     }
 
 

@@ -93,5 +93,5 @@ def _links(value: Any, labels: Sequence[str]) -> Any:
     if not isinstance(value, str) or "&var-target=" not in value:
         return value
     source = "__data.fields" if "__data.fields" in value else "__field.labels"
-    added = "".join(f"&var-{label}=${{{source}.{label}:percentencode}}" for label in labels)
+    added = "".join(f"&var-{label}=${{{source}.{label}}}" for label in labels)
     return value.replace("&var-target=", f"{added}&var-target=")

@@ -61,7 +61,7 @@ def steps(levels: Levels | None) -> dict[str, Any]:
 def to_engine() -> dict[str, Any]:
     """A data link from a series of one engine to its page, at the same time."""
     labels = "&".join(
-        f"var-{name}=${{__field.labels.{name}:percentencode}}" for name in ("target", "model_name", "engine")
+        f"var-{name}=${{__field.labels.{name}}}" for name in ("target", "model_name", "engine")
     )
     return {
         "title": "Open this engine",
@@ -72,7 +72,7 @@ def to_engine() -> dict[str, Any]:
 def row_to_engine() -> dict[str, Any]:
     """The same from a table's row whose columns are Server, Model and Engine."""
     fields = (("target", "Server"), ("model_name", "Model"), ("engine", "Engine"))
-    labels = "&".join(f"var-{name}=${{__data.fields.{header}:percentencode}}" for name, header in fields)
+    labels = "&".join(f"var-{name}=${{__data.fields.{header}}}" for name, header in fields)
     return {
         "title": "Open this engine",
         "url": f"/d/{links.ENGINE}?${{__url_time_range}}&${{datasource:queryparam}}&{labels}",

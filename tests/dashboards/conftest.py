@@ -18,8 +18,7 @@ NAMES = (
 @pytest.fixture(scope="session")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[history.Server]:
     """Scraped the daemon alone, and has rules loaded."""
-    samples = chain(*(history.of_daemon(name) for name in NAMES), history.of_story(), about_the_daemon(), alerts())
-    yield from _serve(tmp_path_factory, samples)
+    yield from _serve(tmp_path_factory, chain(_of_daemon(), alerts()))
 
 
 @pytest.fixture(scope="session")
@@ -28,6 +27,18 @@ def native(tmp_path_factory: pytest.TempPathFactory) -> Iterator[history.Server]
     ruled = (history.of_daemon(name, native_only=True) for name in NAMES)
     samples = chain(*ruled, *(history.of_vllm(name) for name in NAMES), history.of_story(True), alerts())
     yield from _serve(tmp_path_factory, samples)
+
+
+@pytest.fixture(scope="session")
+def redundant(tmp_path_factory: pytest.TempPathFactory) -> Iterator[history.Server]:
+    """Scraped two daemons and vLLM itself, and recording rules ran too: every number is there three times."""
+    twice = (line.replace("vitals:9840", replica) for replica in ("a:9840", "b:9840") for line in _of_daemon())
+    samples = chain(twice, *(history.of_vllm(name) for name in NAMES), history.of_story(True), alerts())
+    yield from _serve(tmp_path_factory, samples)
+
+
+def _of_daemon() -> Iterator[str]:
+    return chain(*(history.of_daemon(name) for name in NAMES), history.of_story(), about_the_daemon())
 
 
 def _serve(factory: pytest.TempPathFactory, samples: Iterator[str]) -> Iterator[history.Server]:

@@ -60,9 +60,7 @@ def steps(levels: Levels | None) -> dict[str, Any]:
 
 def to_engine() -> dict[str, Any]:
     """A data link from a series of one engine to its page, at the same time."""
-    labels = "&".join(
-        f"var-{name}=${{__field.labels.{name}}}" for name in ("target", "model_name", "engine")
-    )
+    labels = "&".join(f"var-{name}=${{__field.labels.{name}}}" for name in ("target", "model_name", "engine"))
     return {
         "title": "Open this engine",
         "url": f"/d/{links.ENGINE}?${{__url_time_range}}&${{datasource:queryparam}}&{labels}",

@@ -14,6 +14,10 @@ RATE_RANGE = "$__rate_interval"
 BY_ENGINE = ", ".join(ENGINE_LABELS)
 ENGINE_LEGEND = "{{model_name}} · {{target}} · {{engine}}"
 _SELECTORS = {"target": 'target=~"$target"', "model_name": 'model_name=~"$model_name"', "engine": 'engine=~"$engine"'}
+# A server that has not answered yet has a state but no model, and vLLM's own log lines name none: both must be seen
+# whatever model is chosen.
+_OF_NAMELESS_TOO = frozenset({"state", "state_since_timestamp_seconds"})
+_OR_NAMELESS = {"model_name": 'model_name=~"$model_name|"', "engine": 'engine=~"$engine|"'}
 
 # vLLM's own names of the histograms, newest first and without prefix, for a Prometheus without the daemon.
 RAW_HISTOGRAMS = {
@@ -28,8 +32,7 @@ def metric(name: str) -> Metric:
 
 def selector(of: Metric, *matchers: str) -> str:
     """``{...}`` with the dashboard's variables for the metric's scope, and more matchers."""
-    # vLLM's own log lines do not name the model: what comes from logs may have none.
-    chosen = _SELECTORS if of.scope else {"model_name": 'model_name=~"$model_name|"'}
+    chosen = _SELECTORS | _OR_NAMELESS if of.name in _OF_NAMELESS_TOO or not of.scope else _SELECTORS
     return "{" + ", ".join([chosen[label] for label in of.all_labels if label in chosen] + list(matchers)) + "}"
 
 
@@ -45,20 +48,11 @@ def gauge(name: str, *matchers: str, keep: tuple[str, ...] = ()) -> str:
 
 
 def rate(name: str, *matchers: str, keep: tuple[str, ...] = (), over: str = RATE_RANGE) -> str:
-    """A counter's rate per identity."""
-    return _of_counter("rate", name, matchers, keep, over)
-
-
-def increase(name: str, *matchers: str, keep: tuple[str, ...] = (), over: str = "$__range") -> str:
-    """A counter's increase per identity over a range."""
-    return _of_counter("increase", name, matchers, keep, over)
-
-
-def _of_counter(function: str, name: str, matchers: tuple[str, ...], keep: tuple[str, ...], over: str) -> str:
+    """A counter's rate per identity. Raises ValueError for what is no counter."""
     of = metric(name)
     if of.kind is not Kind.COUNTER:
         raise ValueError(f"{name} is a {of.kind}: only a counter has a rate")
-    return f"max by ({identity(of, keep)}) ({function}({of.full_name}{selector(of, *matchers)}[{over}]))"
+    return f"max by ({identity(of, keep)}) (rate({of.full_name}{selector(of, *matchers)}[{over}]))"
 
 
 def worst(expr: str, by: str = "model_name") -> str:
@@ -76,33 +70,31 @@ def ratio(part: str, whole: str) -> str:
     return f"{part} / ({whole} > 0)"
 
 
-def histogram(name: str, site: Site, part: str = "bucket", function: str = "rate", over: str = RATE_RANGE) -> str:
-    """A histogram's buckets, sum or count as a rate per identity: the daemon's, vLLM's own, or whichever is there."""
+def histogram(name: str, site: Site, part: str = "bucket") -> str:
+    """A histogram's buckets, sum or count as a rate per identity: the daemon's or, where it has none, vLLM's own."""
     of = metric(name)
     labels = identity(of, ("le",) if part == "bucket" else ())
-    sources = []
-    if site.daemon:
-        sources.append(f"max by ({labels}) ({function}({of.full_name}_{part}{selector(of)}[{over}]))")
-    if site.native:
-        sources += [
-            _raw(site.config.spellings, f"{raw}_{part}", labels, function, over) for raw in RAW_HISTOGRAMS[name]
-        ]
-    return " or ".join(sources)
+    ours = f"max by ({labels}) (rate({of.full_name}_{part}{selector(of)}[{RATE_RANGE}]))"
+    if not site.native:
+        return ours
+    raw = " or ".join(_raw(site.config.spellings, f"{raw}_{part}", labels) for raw in RAW_HISTOGRAMS[name])
+    # By engine, not by bucket: one writes le as 1, another as 1.0, and both together would count twice.
+    return f"{ours} or (({raw}) unless on ({BY_ENGINE}) {ours})" if site.daemon else raw
 
 
-def _raw(prefixes: tuple[str, ...], name: str, labels: str, function: str, over: str) -> str:
+def _raw(prefixes: tuple[str, ...], name: str, labels: str) -> str:
     # Ray and OpenTelemetry spell the prefix their own way; a server uses one of them.
     named = f'__name__=~"({"|".join(prefixes)}){name}", instance=~"$target", model_name=~"$model_name"'
     # vLLM before 0.8.3 has no engine label; both forms meet in one window while a server is upgraded.
-    labelled = f'{function}({{{named}, engine!="", engine=~"$engine"}}[{over}])'
-    bare = f'label_replace({function}({{{named}, engine=""}}[{over}]), "engine", "0", "", "")'
+    labelled = f'rate({{{named}, engine!="", engine=~"$engine"}}[{RATE_RANGE}])'
+    bare = f'label_replace(rate({{{named}, engine=""}}[{RATE_RANGE}]), "engine", "0", "", "")'
     return f'max by ({labels}) (label_replace({labelled} or {bare}, "target", "$1", "instance", "(.+)"))'
 
 
-def quantile(q: float, name: str, site: Site, by: str = "model_name", over: str = RATE_RANGE) -> str:
+def quantile(q: float, name: str, site: Site, by: str = "model_name") -> str:
     """A quantile from buckets, by interpolation inside one bucket; ``by`` may be empty for all together."""
     labels = f"{by}, le" if by else "le"
-    return f"histogram_quantile({q:g}, sum by ({labels}) ({histogram(name, site, over=over)}))"
+    return f"histogram_quantile({q:g}, sum by ({labels}) ({histogram(name, site)}))"
 
 
 def distribution(name: str, site: Site) -> str:
@@ -116,11 +108,9 @@ def distribution(name: str, site: Site) -> str:
     return f"sum by (le) ({buckets}) + (scalar(sum({count})) - {known})"
 
 
-def mean(name: str, site: Site, by: str = "model_name", over: str = RATE_RANGE) -> str:
-    """A histogram's mean over a range."""
-    return ratio(
-        total(histogram(name, site, "sum", over=over), by), total(histogram(name, site, "count", over=over), by)
-    )
+def mean(name: str, site: Site, by: str = "model_name") -> str:
+    """A histogram's mean over the rate's range."""
+    return ratio(total(histogram(name, site, "sum"), by), total(histogram(name, site, "count"), by))
 
 
 def folded_target(name: str, *matchers: str, keep: tuple[str, ...] = ()) -> str:

@@ -1,5 +1,6 @@
 """Prometheus servers that hold real recordings, one for each way to feed the dashboards; started once a run."""
 
+import re
 import shutil
 from collections.abc import Iterator
 from itertools import chain
@@ -33,12 +34,15 @@ def native(tmp_path_factory: pytest.TempPathFactory) -> Iterator[history.Server]
 def redundant(tmp_path_factory: pytest.TempPathFactory) -> Iterator[history.Server]:
     """Scraped two daemons and vLLM itself, and recording rules ran too: every number is there three times."""
     twice = (line.replace("vitals:9840", replica) for replica in ("a:9840", "b:9840") for line in _of_daemon())
-    samples = chain(twice, *(history.of_vllm(name) for name in NAMES), history.of_story(True), alerts())
+    # vLLM's own series as OpenTelemetry writes their bounds: 1, not 1.0.
+    raw = (re.sub(r'le="(\d+)\.0"', r'le="\1"', line) for name in NAMES for line in history.of_vllm(name))
+    samples = chain(twice, raw, history.of_story(True), alerts())
     yield from _serve(tmp_path_factory, samples)
 
 
 def _of_daemon() -> Iterator[str]:
-    return chain(*(history.of_daemon(name) for name in NAMES), history.of_story(), about_the_daemon())
+    never_seen = history.of_silent("silent:8000")
+    return chain(*(history.of_daemon(name) for name in NAMES), history.of_story(), never_seen, about_the_daemon())
 
 
 def _serve(factory: pytest.TempPathFactory, samples: Iterator[str]) -> Iterator[history.Server]:

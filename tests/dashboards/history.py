@@ -82,6 +82,14 @@ def of_daemon(name: str, native_only: bool = False) -> Iterator[str]:
             yield from stamped(render.join([kept]), scrape.at, 'job="vllm-vitals",instance="vitals:9840"')
 
 
+def of_silent(target: str) -> Iterator[str]:
+    """What the daemon serves of a server that has not answered since the daemon started."""
+    judge, renderer = TargetJudge(target), render.TargetRenderer()
+    for at in range(END - 60, END + 1, STEP):
+        families = renderer.render(judge.observe(Scrape(at, 0.002, None, "refused", "connection refused")))
+        yield from stamped(render.join([families]), at, 'job="vllm-vitals",instance="vitals:9840"')
+
+
 def of_story(native_only: bool = False) -> Iterator[str]:
     """The simulated server's ten minutes: its log read beside its metrics, or what recording rules say of it."""
     target, at, log = "simulator", END - scenario("story").duration_s, list[bytes]()

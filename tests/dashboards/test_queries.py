@@ -13,6 +13,7 @@ from dashboards import links
 from dashboards.absent import why_not_native
 from dashboards.build import build
 from dashboards.site import Site
+from exporter.core.snapshot import State
 from tests.dashboards import lint
 from tests.dashboards.conftest import NAMES
 from tests.dashboards.history import STEP, Server
@@ -124,6 +125,14 @@ def points(series: list[dict[str, Any]]) -> dict[tuple[str, float], float]:
     }
 
 
+@pytest.mark.parametrize("chosen", [{}, {"model_name": "truncation_mix", "engine": "0"}])
+def test_a_server_that_never_answered_is_seen_whatever_model_is_chosen(daemon: Server, chosen: dict[str, str]) -> None:
+    overview = json.loads(build(Site())[f"{links.OVERVIEW}.json"])
+    table = next(panel for panel in overview["panels"] if panel["title"] == "Engines, worst first")
+    states = {row["metric"]["target"]: float(row["value"][1]) for row in run(daemon, table["targets"][0], chosen)}
+    assert states["silent:8000"] == State.DOWN.rank
+
+
 def test_a_chosen_engine_is_the_only_one_shown(daemon: Server) -> None:
     engine = json.loads(build(Site())[f"{links.ENGINE}.json"])
     chosen = {"model_name": "dp2_pressure", "engine": "1"}
@@ -139,10 +148,10 @@ def test_a_chosen_engine_is_the_only_one_shown(daemon: Server) -> None:
 def test_marks_tell_when_the_spiral_began(daemon: Server) -> None:
     engine = json.loads(build(Site())[f"{links.ENGINE}.json"])
     marks = {mark["name"]: run(daemon, mark | {"instant": False}, {}) for mark in engine["annotations"]["list"]}
-    of_spiral = [one for one in marks["Incidents"] if one["metric"]["model_name"] == "spiral_chunked"]
+    of_spiral = [one for one in marks["Incidents"] if one["metric"].get("model_name") == "spiral_chunked"]
     assert "death_spiral" in {one["metric"]["state"] for one in of_spiral}
     [change] = [
         one for one in marks["State changes"]
-        if one["metric"]["model_name"] == "spiral_chunked" and one["metric"]["state"] == "death_spiral"
+        if one["metric"].get("model_name") == "spiral_chunked" and one["metric"]["state"] == "death_spiral"
     ]  # fmt: skip
     assert all(daemon.start < float(value) / 1000 < daemon.end for _, value in change["values"])

@@ -50,7 +50,8 @@ class Limits:
     queue_for: Seconds = field(
         default=900,
         metadata={
-            "move": "Move it up where a queue is planned, as in a nightly run; mark that service batch instead if you can."
+            "move": "Move it up where a queue is planned, as in a nightly run; mark that service batch instead if"
+            " you can."
         },
     )
     thrash_rise_seconds: Seconds = field(
@@ -99,7 +100,8 @@ class Limits:
     runaway_factor: Positive = field(
         default=8,
         metadata={
-            "move": "How many times the mean output an open request must have made. Move it up for heavy-tailed outputs."
+            "move": "How many times the mean output an open request must have made. Move it up for heavy-tailed"
+            " outputs."
         },
     )
     runaway_tokens: Positive = field(

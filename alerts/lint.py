@@ -170,8 +170,8 @@ def _alert(config: Config, alert: Alert, runbooks: frozenset[str]) -> list[Findi
         note("comparison", "an expression without a comparison always fires")
     if not alert.hold and not alert.why_no_hold:
         note("for", "say how long it must hold, or why it need not")
-    if alert.keep and alert.signal == "slo":
-        note("keep", "the short window already resolves a burn")
+    if alert.severity is Severity.PAGE and not alert.keep:
+        note("keep", "a page must outlast a pause of its incident and a restart of the exporter")
     if any("$value" in str(v) for v in alert.labels.values()):
         note("labels", "$value in a label makes a new alert at each evaluation")
     if alert.labels.get("severity") not in {str(s) for s in Severity}:

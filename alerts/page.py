@@ -27,7 +27,6 @@ from alerts.text import (
 from alerts.victims import fold, in_state, interactive
 from exporter.core.snapshot import State
 
-KEEP = 600
 _WHO = f"{label('model_name')} on {label('target')} (engine {label('engine')})"
 
 
@@ -118,7 +117,7 @@ def burn_line(config: Config) -> str:
 
 
 def cap() -> str:
-    """The cap to set at the gateway: 0.9 x what ran while the cache was full; a quarter off max_num_seqs once reached."""
+    """The cap to set at the gateway: 0.9 x what ran while the cache was full; 25 % off max_num_seqs once reached."""
     running, usage = now("requests_running"), now("kv_cache_usage_ratio")
     mean = f"avg_over_time(({running} and {usage} >= 0.9)[5m:15s])"
     slots = f'max({metric("server_setting")}{{^,name="max_num_seqs"}})'
@@ -157,7 +156,7 @@ def _death_spiral(config: Config) -> Alert:
         signal="spiral",
         scope=Scope.ENGINE,
         expr=in_state(config, State.DEATH_SPIRAL),
-        keep=KEEP,
+        keep=slo.KEEP,
         why_no_hold="the state has held for 30 s before it is said",
         summary=f"{_WHO} preempts, requeues and preempts again: it redoes about as much work as it does.",
         description=preamble(config, Scope.ENGINE)
@@ -180,7 +179,7 @@ def _stalled(config: Config) -> Alert:
         signal="stall",
         scope=Scope.ENGINE,
         expr=in_state(config, State.STALLED),
-        keep=KEEP,
+        keep=slo.KEEP,
         why_no_hold="the state itself needs 45 s without any progress",
         summary=f"{_WHO} has requests but makes no progress.",
         description=preamble(config, Scope.ENGINE)
@@ -223,7 +222,7 @@ def _unavailable(config: Config) -> Alert:
         scope=Scope.MODEL,
         expr=f"count by ({labels}) ({down}) unless {model} count by ({labels}) ({serving})",
         hold=limits.unavailable_for,
-        keep=0,
+        keep=slo.KEEP,
         summary=f"No engine can serve {label('model_name')}.",
         description=preamble(config, Scope.MODEL)
         + f"For {duration_words(limits.unavailable_for)} no engine of {label('model_name')} has been able to serve:"
@@ -259,7 +258,7 @@ def _thrashing(config: Config, patient: tuple[str, ...]) -> Alert:
         scope=Scope.ENGINE,
         expr=harmed,
         hold=0,
-        keep=KEEP,
+        keep=slo.KEEP,
         why_no_hold="the state has held, and the harm is itself measured over ten minutes or by a burn rate",
         summary=f"{_WHO} evicts requests faster than it finishes them, and users are hurt.",
         description=preamble(config, Scope.ENGINE)

@@ -33,6 +33,7 @@ WINDOWS = (
     (Severity.TICKET, 259200, 21600, 1.0, "10 %"),
 )
 _SHORT = 300
+KEEP = 600  # a page outlasts a pause of its incident, and a restart of the exporter
 GOOD, TOTAL = "model:vllm_vitals_slo_good:rate5m", "model:vllm_vitals_slo_total:rate5m"
 
 
@@ -112,6 +113,7 @@ def _alert(config: Config, slo: Slo, severity: Severity, patient: tuple[str, ...
         scope=Scope.MODEL,
         expr=burning(config, slo, severity, *patient),
         hold=0,
+        keep=KEEP if severity is Severity.PAGE else 0,
         why_no_hold="both windows must already agree, and the short one ends it",
         summary=f"{label('model_name')} breaks its promise {slo.name} fast enough to spend the error budget.",
         description=preamble(config, Scope.MODEL)
@@ -124,6 +126,6 @@ def _alert(config: Config, slo: Slo, severity: Severity, patient: tuple[str, ...
         + f"Engines of this model that are not healthy: {each(states, '{{ .Value }} {{ .Labels.state }}', 'none')}\n"
         + "DO NOW: read the state of the worst engine; its page or ticket names the first step. If all are"
         " healthy, the load" + " outgrew the fleet: add replicas or cap clients at the gateway.",
-        dashboard="vllm-vitals-overview:Time to first token, p99",
+        dashboard="vllm-vitals-overview:Time to first token p99, by model",
         labels={"slo": slo.name},
     )

@@ -94,9 +94,10 @@ def engine(severity: str, alert: str, after: int, keeps: int, *series: Series, *
 
 
 PAGES = (
-    engine("page", "VLLMDeathSpiral", 0, 600, *states(State.DEATH_SPIRAL, under=State.THRASHING), *load(), *evidence(11.2, 0.78)),
+    engine("page", "VLLMDeathSpiral", 0, 600, *states(State.DEATH_SPIRAL, under=State.THRASHING),
+           *load(), *evidence(11.2, 0.78)),
     engine("page", "VLLMStalled", 0, 600, *states(State.STALLED, under=State.SATURATED), *load()),
-    Case("VLLMModelUnavailable", "page", (*states(State.DOWN, under=State.BLIND), *load()), 180, MODEL),
+    Case("VLLMModelUnavailable", "page", (*states(State.DOWN, under=State.BLIND), *load()), 180, MODEL, 600),
     # The wait must have been above the objective and have risen for ten minutes: it rises with the queue.
     engine(
         "page", "VLLMThrashing", 600, 600, *states(State.THRASHING, under=State.PREEMPTING), *load(),
@@ -125,7 +126,8 @@ TICKETS = (
         ),
         900 + 435, {**MODEL, "route": "/chat"}, 900, lead=2400, settles=1800, other={"model_name": "mistral"},
     ),
-    engine("ticket", "VLLMLongQueue", 900, 960, *states(State.SATURATED), *load(), gauge("expected_wait_seconds", 1, 30, 9.5)),
+    engine("ticket", "VLLMLongQueue", 900, 960, *states(State.SATURATED), *load(),
+           gauge("expected_wait_seconds", 1, 30, 9.5)),
     engine("ticket", "VLLMStarvedDecode", 300, 960, *states(State.STARVED, under=State.SATURATED), *load()),
     engine(
         "ticket", "VLLMRunawayRequest", 600 + 120, 900, *states(State.HEALTHY), *load(),
@@ -136,7 +138,8 @@ TICKETS = (
         gauge("output_tokens_straggler_ratio", 2, 9, 7.9), counter("request_output_tokens_count", 1, 1, 1),
     ),
     Case(
-        "VLLMServerSettingDropped", "ticket", (gauge("server_setting_overridden", 1, 0, 1, 1, TARGET, name="max_tokens"),),
+        "VLLMServerSettingDropped", "ticket",
+        (gauge("server_setting_overridden", 1, 0, 1, 1, TARGET, name="max_tokens"),),
         60, {**TARGET, "name": "max_tokens"},
     ),
     Case(
@@ -155,7 +158,8 @@ TICKETS = (
         gauge("requests_waiting", 0, 3, reason="deferred"),
     ),
     engine(
-        "ticket", "VLLMEngineSilent", 285 + 60, 900, *states(State.HEALTHY), counter("generation_tokens_total", 100, 0, 1),
+        "ticket", "VLLMEngineSilent", 285 + 60, 900, *states(State.HEALTHY),
+        counter("generation_tokens_total", 100, 0, 1),
         *peers(2),
     ),
 )  # fmt: skip
@@ -167,7 +171,10 @@ def _fresh(seconds: float) -> float:
 
 
 META = (
-    Case("VLLMExporterDown", "ticket", (Series("up", {"job": "vllm-vitals", "instance": "a:9840"}, 1, 0, 1, 1),), 300, {}, other={}),
+    Case(
+        "VLLMExporterDown", "ticket", (Series("up", {"job": "vllm-vitals", "instance": "a"}, 1, 0, 1, 1),), 300, {},
+        other={},
+    ),
     # The exporter's clock stands still; promtool's own starts at 0.
     Case(
         "VLLMExporterStale", "ticket",
@@ -178,7 +185,8 @@ META = (
         135 + 300, TARGET, lead=600,
     ),
     Case(
-        "VLLMUnknownFamilies", "ticket", (gauge("unknown_vllm_families", 0, 3, 0, 0, TARGET),), 3600 + 900, TARGET, settles=900,
+        "VLLMUnknownFamilies", "ticket", (gauge("unknown_vllm_families", 0, 3, 0, 0, TARGET),), 3600 + 900, TARGET,
+        settles=900,
     ),
     Case("Watchdog", "none", (gauge("build_info", 1, 1, 1, 1, {}),), 0, {}, always=True, other={}),
 )  # fmt: skip
@@ -192,7 +200,7 @@ def _ttft(calm: float, bad: float, under: float, le: str) -> Series:
 _SLO = (_ttft(1, 0.5, 0.995, "10.0"), _ttft(1, 1, 1, "+Inf"))
 _PROMISE = {**MODEL, "slo": "first_token"}
 SLOS = (
-    Case("VLLMSLOBurn", "page", _SLO, 630, _PROMISE, lead=3600, settles=3600, ruleset="slo"),
+    Case("VLLMSLOBurn", "page", _SLO, 630, _PROMISE, 600, lead=3600, settles=3600, ruleset="slo"),
     Case("VLLMSLOBurn", "ticket", _SLO, 195, _PROMISE, lead=3600, settles=22500, ruleset="slo"),
 )
 

@@ -118,8 +118,8 @@ async def prometheus(
     }
     config.write_text(yaml.safe_dump(document))
     await start(
-        stack, folder, find("prometheus"), f"--config.file={config}", f"--storage.tsdb.path={folder / ('data-' + mode)}",
-        f"--web.listen-address=127.0.0.1:{port}",
+        stack, folder, find("prometheus"), f"--config.file={config}",
+        f"--storage.tsdb.path={folder / ('data-' + mode)}", f"--web.listen-address=127.0.0.1:{port}",
     )  # fmt: skip
     await ready(f"http://127.0.0.1:{port}/-/ready")
 

@@ -44,9 +44,11 @@ PEERS = (
     Peer("waiting > 10", "modelship", "vllm:num_requests_waiting > 10", 5),
     Peer(
         "KV >= 85 %, waiting > 5, any preemption", "Kestra blueprint",
-        "vllm:kv_cache_usage_perc >= .85 or vllm:num_requests_waiting > 5 or increase(vllm:num_preemptions_total[5m]) > 0", 0,
+        "vllm:kv_cache_usage_perc >= .85 or vllm:num_requests_waiting > 5 or"
+        " increase(vllm:num_preemptions_total[5m]) > 0", 0,
     ),
-    Peer("preemptions ever, KV >= 0.8", "vllm-doctor", "vllm:num_preemptions_total > 0 and vllm:kv_cache_usage_perc >= .80", 0),
+    Peer("preemptions ever, KV >= 0.8", "vllm-doctor", "vllm:num_preemptions_total > 0 and"
+        " vllm:kv_cache_usage_perc >= .80", 0),
     Peer("queue > 100 for 2 min", "gigagpu", "vllm:num_requests_waiting > 100", 2),
 )  # fmt: skip
 

@@ -105,11 +105,10 @@ def _timeline(path: Path, step: int, sample: Callable[[int, Scrape], Values]) ->
     for at, scrape in scrapes(path, step):
         for series, value in sample(at, scrape).items():
             mine = rows.setdefault(series, [])
-            mine += _gap(mine, count)
-            mine.append(repr(value))
+            mine.extend([*_gap(mine, count), repr(value)])
         count += 1
     for mine in rows.values():
-        mine += _gap(mine, count)
+        mine.extend(_gap(mine, count))
     return Timeline(step, (count - 1) * step, rows)
 
 

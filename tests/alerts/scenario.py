@@ -151,7 +151,10 @@ def seven(case: Case) -> Iterator[Variant]:
     always = trouble(case, FOREVER)
     yield build(
         "fires", always, long,
-        lambda c: [firing(c, fires - STEP, [c.labels] * case.always), firing(c, fires, [c.labels]), firing(c, long, [c.labels])],
+        lambda c: [
+            firing(c, fires - STEP, [c.labels] * case.always), firing(c, fires, [c.labels]),
+            firing(c, long, [c.labels]),
+        ],
     )  # fmt: skip
     yield build("missed", always, long, lambda c: [firing(c, fires + 60, [c.labels])], missing=case.lead + 30)
     still = case.keeps or case.always

@@ -156,7 +156,7 @@ def test_an_override_reaches_rule_text_and_runbook() -> None:
 
 
 def _alert(expr: str, **changes: object) -> Alert:
-    base = Alert("VLLMStalled", Severity.PAGE, "x", Scope.ENGINE, expr, "Done.", "d", "u:p", hold=60)
+    base = Alert("VLLMStalled", Severity.PAGE, "x", Scope.ENGINE, expr, "Done.", "d", "u:p", hold=60, keep=600)
     ready = replace(base, labels={"severity": "page"}, annotations={"runbook_url": "r", "dashboard_url": "d"})
     return replace(ready, **changes)  # type: ignore[arg-type]
 
@@ -169,6 +169,7 @@ STATE = 'max by (target, model_name, engine) (vllm_vitals_state{state="stalled"}
     [
         (_alert(STATE), "comparison"),
         (_alert(STATE + " == 1", hold=0), "for"),
+        (_alert(STATE + " == 1", keep=0), "keep"),
         (_alert(STATE + " == 1", summary="Done"), "summary"),
         (_alert(STATE + " == 1", labels={"severity": "pgae"}), "severity"),
         (_alert(STATE + " == 1", labels={"severity": "page", "v": "{{ $value }}"}), "labels"),

@@ -12,7 +12,7 @@ import pytest
 from tests.alerts import rulesets
 from tests.alerts.recordings import FOLDER, NAMES, Timeline, expect, raw, served
 from tests.alerts.scenario import STEP, document
-from tests.alerts.tools import promtool_test
+from tests.alerts.tools import promtool_test, versions
 
 STEPS = (5, 15, 30)
 JUDGED = tuple(name for name in NAMES if expect(name)["pages"] is not None)
@@ -63,10 +63,21 @@ def states(name: str, timeline: Timeline) -> Iterator[dict[str, Any]]:
                 yield {"expr": query, "eval_time": f"{at}s", "exp_samples": []}
 
 
+def signals(name: str, seconds: int) -> Iterator[dict[str, Any]]:
+    """The measured values that `expect.json` bounds, where this producer has them."""
+    for signal in expect(name)["signals"]:
+        at = signal["t"] // STEP * STEP
+        series = f'max(vllm_vitals_{signal["name"]}{{engine="{expect(name)["engine"]}"}})'
+        outside = f"({series} < {signal['min']}) or ({series} > {signal['max']})"
+        yield {"expr": outside, "eval_time": f"{min(at, seconds)}s", "exp_samples": []}
+
+
 def case(name: str, mode: str, step: int) -> dict[str, Any]:
     reader, _ = MODES[mode]
     timeline = reader(FOLDER / name / "metrics.jsonl.gz", step)
     checks = [*states(name, timeline)]
+    if step < max(STEPS):  # the bounds are for windows of 60 s; at 30 s the exporter's holds 120
+        checks += signals(name, timeline.seconds)
     if name in JUDGED:
         checks += pages(name, timeline.seconds)
     return {
@@ -81,8 +92,17 @@ def case(name: str, mode: str, step: int) -> dict[str, Any]:
 @pytest.mark.parametrize("step", STEPS)
 def test_every_recording_pages_for_exactly_what_it_should(mode: str, step: int, tmp_path: Path) -> None:
     tests = [case(name, mode, step) for name in NAMES]
-    said = promtool_test(document(tests, MODES[mode][1]), tmp_path, "incidents")
-    assert not said, said[:4000]
+    for tool in versions("promtool"):
+        said = promtool_test(document(tests, MODES[mode][1]), tmp_path, "incidents", tool)
+        assert not said, said[:4000]
+
+
+def test_a_page_that_nobody_expected_is_noticed(tmp_path: Path) -> None:
+    one = case("spiral_chunked", "native", STEP)
+    quiet = [c for c in one["promql_expr_test"] if "ALERTS" not in c["expr"]]
+    none = {"expr": 'ALERTS{alertstate="firing",severity="page"}', "eval_time": "165s", "exp_samples": []}
+    assert not promtool_test(document([{**one, "promql_expr_test": quiet}], rulesets.NATIVE), tmp_path, "quiet")
+    assert promtool_test(document([{**one, "promql_expr_test": [*quiet, none]}], rulesets.NATIVE), tmp_path, "page")
 
 
 def test_a_recording_that_pages_is_among_them() -> None:

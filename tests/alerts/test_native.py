@@ -27,28 +27,28 @@ NORMALISED = (
 )  # fmt: skip
 
 Moment = Callable[[int], float | None]
+Level = float | Moment  # a constant, or a function of the second
 
 
-def constant(value: float | None) -> Moment:
-    return lambda _: value
+def constant(value: Level | None) -> Moment:
+    return value if callable(value) else lambda _: value
 
 
 def server(
-    running: Moment = constant(4),
-    waiting: Moment = constant(0),
-    usage: Moment = constant(0.5),
-    generated: Moment = constant(100),
-    finished: Moment = constant(1),
-    preempted: Moment = constant(0),
-    steps: Moment = constant(20),
-    prompts: Moment = constant(200),
+    running: Level = 4,
+    waiting: Level = 0,
+    usage: Level = 0.5,
+    generated: Level = 100,
+    finished: Level = 1,
+    preempted: Level = 0,
+    steps: Level = 20,
+    prompts: Level = 200,
     labels: Mapping[str, str] = ENGINE,
     prefix: str = "vllm:",
     usage_name: str = "kv_cache_usage_perc",
-    prompt_length: float = 200,
-    output_length: float = 100,
 ) -> dict[str, tuple[Moment, bool]]:
-    """One engine: its gauges, and its counters by their slope per second (True)."""
+    """One engine: its gauges, and its counters by their slope per second (True). Prompts of 200, outputs of 100."""
+    ended, tokens = constant(finished), constant(generated)
 
     def scaled(moment: Moment, factor: float) -> Moment:
         def at(second: int) -> float | None:
@@ -62,27 +62,33 @@ def server(
         return f"{prefix}{base}{{{inside}}}"
 
     return {
-        name("num_requests_running"): (running, False),
-        name("num_requests_waiting"): (waiting, False),
-        name(usage_name): (usage, False),
-        name("generation_tokens_total"): (generated, True),
-        name("prompt_tokens_total"): (prompts, True),
-        name("num_preemptions_total"): (preempted, True),
-        name("request_success_total", finished_reason="stop"): (finished, True),
-        name("request_success_total", finished_reason="length"): (scaled(finished, 0), True),
-        name("iteration_tokens_total_count"): (steps, True),
-        name("request_prompt_tokens_sum"): (scaled(finished, prompt_length), True),
-        name("request_generation_tokens_sum"): (scaled(finished, output_length), True),
-        name("request_generation_tokens_count"): (finished, True),
-        name("time_to_first_token_seconds_count"): (finished, True),
-        name("inter_token_latency_seconds_sum"): (scaled(generated, 0.02), True),
-        name("inter_token_latency_seconds_count"): (generated, True),
-        name("inter_token_latency_seconds_bucket", le="1.0"): (generated, True),
+        name("num_requests_running"): (constant(running), False),
+        name("num_requests_waiting"): (constant(waiting), False),
+        name(usage_name): (constant(usage), False),
+        name("generation_tokens_total"): (tokens, True),
+        name("prompt_tokens_total"): (constant(prompts), True),
+        name("num_preemptions_total"): (constant(preempted), True),
+        name("request_success_total", finished_reason="stop"): (ended, True),
+        name("request_success_total", finished_reason="length"): (scaled(ended, 0), True),
+        name("iteration_tokens_total_count"): (constant(steps), True),
+        name("request_prompt_tokens_sum"): (scaled(ended, 200), True),
+        name("request_generation_tokens_sum"): (scaled(ended, 100), True),
+        name("request_generation_tokens_count"): (ended, True),
+        name("time_to_first_token_seconds_count"): (ended, True),
+        name("inter_token_latency_seconds_sum"): (scaled(tokens, 0.02), True),
+        name("inter_token_latency_seconds_count"): (tokens, True),
+        name("inter_token_latency_seconds_bucket", le="1.0"): (tokens, True),
     }
 
 
-def up(alive: Moment = constant(1)) -> dict[str, tuple[Moment, bool]]:
-    return {'up{instance="gpu1:8000",job="vllm"}': (alive, False)}
+def up(alive: Level = 1) -> dict[str, tuple[Moment, bool]]:
+    return {'up{instance="gpu1:8000",job="vllm"}': (constant(alive), False)}
+
+
+def series(name: str, level: Level, **more: str) -> dict[str, tuple[Moment, bool]]:
+    """One more gauge of the same engine."""
+    inside = ",".join(f'{k}="{v}"' for k, v in sorted({**ENGINE, **more}.items()))
+    return {f"{name}{{{inside}}}": (constant(level), False)}
 
 
 def rows(series: Mapping[str, tuple[Moment, bool]], seconds: int, reset: int = -1) -> list[dict[str, str]]:
@@ -213,25 +219,21 @@ def test_a_kv_usage_that_cannot_be_is_dropped(shown: float, kept: float | None, 
 
 
 def test_waiting_is_unsplit_before_0_20_and_by_reason_after(tmp_path: Path) -> None:
-    split = {
-        'vllm:num_requests_waiting_by_reason{engine="0",instance="gpu1:8000",job="vllm",model_name="llama",reason="deferred"}': (
-            constant(3),
-            False,
-        )
-    }
+    split = series("vllm:num_requests_waiting_by_reason", 3, reason="deferred")
     judge(
-        tmp_path, rows({**server(waiting=constant(3)), **split, **up()}, 60),
-        value_at(60, 'vllm_vitals_requests_waiting{reason="deferred"}', 3), value_at(60, "sum(vllm_vitals_requests_waiting)", 3),
+        tmp_path, rows({**server(waiting=3), **split, **up()}, 60),
+        value_at(60, 'vllm_vitals_requests_waiting{reason="deferred"}', 3),
+        value_at(60, "sum(vllm_vitals_requests_waiting)", 3),
     )  # fmt: skip
     judge(
         tmp_path,
-        rows({**server(waiting=constant(3)), **up()}, 60),
+        rows({**server(waiting=3), **up()}, 60),
         value_at(60, 'vllm_vitals_requests_waiting{reason="unsplit"}', 3),
     )
 
 
 def test_an_idle_server_is_idle_and_its_ratios_are_absent(tmp_path: Path) -> None:
-    nothing = constant(0)
+    nothing = 0
     inputs = rows({**server(nothing, nothing, nothing, nothing, nothing, nothing, nothing, nothing), **up()}, 900)
     absent = ("preemptions_per_completion", "truncated_ratio", "output_tokens_mean", "prefix_cache_hit_ratio")
     judge(tmp_path, inputs, state_at(900, State.IDLE), *(value_at(900, f"vllm_vitals_{name}", None) for name in absent))
@@ -256,7 +258,8 @@ def test_a_freeze_under_work_is_stalled_within_a_minute_and_ends_with_the_first_
     }
     judge(
         tmp_path, rows(back, 600),
-        state_at(315, State.HEALTHY), state_at(345, State.STALLED), state_at(435, State.STALLED), state_at(450, State.HEALTHY),
+        state_at(315, State.HEALTHY), state_at(345, State.STALLED),
+        state_at(435, State.STALLED), state_at(450, State.HEALTHY),
     )  # fmt: skip
 
 
@@ -266,10 +269,10 @@ def test_a_freeze_without_work_is_idle(tmp_path: Path) -> None:
 
 
 def test_before_the_first_completion_a_stall_needs_three_minutes(tmp_path: Path) -> None:
-    nothing = constant(0)
+    nothing = 0
     compiling = server(generated=nothing, prompts=nothing, finished=nothing, steps=nothing)
     fresh = {name: series for name, series in compiling.items() if "request_success" not in name}
-    success = 'vllm:request_success_total{engine="0",finished_reason="stop",instance="gpu1:8000",job="vllm",model_name="llama"}'
+    (success,) = series("vllm:request_success_total", 0, finished_reason="stop")
     inputs = [*rows({**fresh, **up()}, 400), {"series": success, "values": "0x30"}]
     judge(tmp_path, inputs, state_at(120, State.HEALTHY), state_at(165, State.HEALTHY), state_at(210, State.STALLED))
 
@@ -299,8 +302,8 @@ def test_no_stall_while_weights_are_updated(quiet: str, tmp_path: Path) -> None:
 
 
 def test_asleep_is_asleep_and_no_stall(tmp_path: Path) -> None:
-    awake = 'vllm:engine_sleep_state{engine="0",instance="gpu1:8000",job="vllm",model_name="llama",sleep_state="awake"}'
-    inputs = rows({**frozen(300), **up(), awake: (after(300, 0, 1), False)}, 600)
+    awake = series("vllm:engine_sleep_state", after(300, 0, 1), sleep_state="awake")
+    inputs = rows({**frozen(300), **up(), **awake}, 600)
     judge(tmp_path, inputs, state_at(285, State.HEALTHY), state_at(600, State.ASLEEP))
 
 
@@ -316,24 +319,24 @@ def test_preemption_after_preemption_without_a_token_is_a_death_spiral(tmp_path:
 def test_generation_that_collapses_under_preemptions_is_a_death_spiral(tmp_path: Path) -> None:
     """vllm#25538: few victims again and again, generation falls to a fraction, and next to nothing finishes."""
     loop = server(
-        waiting=after(900, 10, 0), usage=after(900, 1.0, 0.5), generated=after(900, 20, 100), finished=after(900, 0.02, 1),
-        preempted=after(900, 0.5, 0),
+        waiting=after(900, 10, 0), usage=after(900, 1.0, 0.5), generated=after(900, 20, 100),
+        finished=after(900, 0.02, 1), preempted=after(900, 0.5, 0),
     )  # fmt: skip
     judge(tmp_path, rows({**loop, **up()}, 1500), state_at(915, State.PREEMPTING), state_at(1050, State.DEATH_SPIRAL))
 
 
 def test_productive_preemption_never_thrashes(tmp_path: Path) -> None:
     """17 preemptions a minute at R 0.15 with a full cache and a queue were benign."""
-    full = server(waiting=constant(50), usage=constant(1.0), preempted=constant(0.28), finished=constant(1.9))
+    full = server(waiting=50, usage=1.0, preempted=0.28, finished=1.9)
     judge(tmp_path, rows({**full, **up()}, 1800), *(state_at(at, State.PREEMPTING) for at in range(120, 1800, 60)))
 
 
 def test_thrashing_is_entered_after_its_hold_and_left_after_its_release(tmp_path: Path) -> None:
-    mutual = server(waiting=constant(20), usage=constant(1.0), preempted=lambda at: 0.9 if 300 <= at < 900 else 0)
+    mutual = server(waiting=20, usage=1.0, preempted=lambda at: 0.9 if 300 <= at < 900 else 0)
     judge(
         tmp_path, rows({**mutual, **up()}, 1500),
-        state_at(285, State.SATURATED), state_at(330, State.PREEMPTING), state_at(420, State.THRASHING), state_at(900, State.THRASHING),
-        state_at(945, State.THRASHING), state_at(1100, State.SATURATED),
+        state_at(285, State.SATURATED), state_at(330, State.PREEMPTING), state_at(420, State.THRASHING),
+        state_at(900, State.THRASHING), state_at(945, State.THRASHING), state_at(1100, State.SATURATED),
     )  # fmt: skip
 
 
@@ -352,7 +355,8 @@ def test_down_after_three_failed_scrapes_and_remembered_for_an_hour(tmp_path: Pa
     inputs = rows({**gone, **up(after(300, 0, 1))}, 4500)
     judge(
         tmp_path, inputs,
-        state_at(315, State.HEALTHY), state_at(330, State.DOWN), state_at(3600, State.DOWN), value_at(330, "vllm_vitals_target_up", 0),
+        state_at(315, State.HEALTHY), state_at(330, State.DOWN), state_at(3600, State.DOWN),
+        value_at(330, "vllm_vitals_target_up", 0),
     )  # fmt: skip
 
 
@@ -360,7 +364,7 @@ def test_one_missed_scrape_changes_no_state(tmp_path: Path) -> None:
     def holed(moment: Moment) -> Moment:
         return lambda at: None if at == 600 else moment(at)
 
-    mutual = server(waiting=constant(20), usage=constant(1.0), preempted=after(300, 0.9, 0))
+    mutual = server(waiting=20, usage=1.0, preempted=after(300, 0.9, 0))
     holes = {name: (holed(moment), counter) for name, (moment, counter) in mutual.items()}
     inputs = rows({**holes, **up(lambda at: float(at != 600))}, 900)
     judge(tmp_path, inputs, *(state_at(at, State.THRASHING) for at in range(450, 900, STEP)))
@@ -387,7 +391,7 @@ def test_a_target_that_discovery_drops_vanishes_and_is_never_down(tmp_path: Path
 
 def test_a_spiralling_target_that_discovery_drops_pages_nobody_anew(tmp_path: Path) -> None:
     """Its counters stand still only because nobody reads them."""
-    everything = {**server(waiting=constant(20), usage=constant(1.0), preempted=constant(0.3)), **up()}
+    everything = {**server(waiting=20, usage=1.0, preempted=0.3), **up()}
     gone = {
         name: ((lambda at, m=moment: m(at) if at < 600 else None), counter)
         for name, (moment, counter) in everything.items()

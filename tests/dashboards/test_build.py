@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from alerts import meta, page, ticket
@@ -103,3 +104,13 @@ def test_every_alert_leads_to_a_panel_that_is_there() -> None:
     led = [(alert.name, *alert.dashboard.partition(":")) for alert in every]
     assert [(name, uid, title) for name, uid, _, title in led if title and title not in titles[uid]] == []
     assert sum(bool(title) for *_, title in led) > 10
+
+
+def test_configmaps_hold_the_same_dashboards(tmp_path: Path) -> None:
+    made = CliRunner().invoke(main, ["--format", "kubernetes", "--out", str(tmp_path)])
+    assert made.exit_code == 0, made.output
+    for name, text in build(Site()).items():
+        document = yaml.safe_load((tmp_path / name.replace(".json", ".yml")).read_text(encoding="utf-8"))
+        assert document["kind"] == "ConfigMap"
+        assert document["data"] == {name: text}
+        assert len(text) < 1024 * 1024  # what a ConfigMap may hold

@@ -7,12 +7,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help demo test lint generated pytest bench setup tools clean
+.PHONY: help demo test lint generated pytest bench incidents setup tools clean
 
 help:
 	@echo "make demo    a simulated vLLM server that gets into trouble, watched: no GPU, no Docker"
 	@echo "make test    set up, lint, check generated files, run every test (what CI runs)"
 	@echo "make lint    ruff and mypy"
+	@echo "make incidents  every recording at true speed through real programs: what would have paged (five minutes)"
 	@echo "make bench   speed, as ratios against the reference library and Prometheus"
 	@echo "make clean   remove what make set up here (.venv, .tools, caches)"
 
@@ -35,6 +36,9 @@ pytest: $(VENV)/.ready
 
 bench: $(VENV)/.ready
 	@for script in bench/*.py; do echo "== $$script"; python "$$script" || exit 1; done
+
+incidents: $(VENV)/.ready tools
+	python -m tests.alerts.live
 
 setup: $(VENV)/.ready
 

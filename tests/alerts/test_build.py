@@ -155,6 +155,14 @@ def test_an_override_reaches_rule_text_and_runbook() -> None:
     assert "`truncated_ratio` = 0.5" in texts["runbooks/VLLMResponsesTruncated.md"]
 
 
+def test_the_example_in_the_documents_is_a_valid_config() -> None:
+    text = (ROOT.parent / "docs" / "alerts.md").read_text(encoding="utf-8")
+    example = next(block for block in text.split("```yaml\n")[1:] if block.startswith("# alerts.yaml"))
+    config = parse(yaml.safe_load(example.partition("```")[0]))
+    assert config.slos[0].output_tokens.p99 == 1200
+    assert findings(config, rules(config)) == []
+
+
 def _alert(expr: str, **changes: object) -> Alert:
     base = Alert("VLLMStalled", Severity.PAGE, "x", Scope.ENGINE, expr, "Done.", "d", "u:p", hold=60, keep=600)
     ready = replace(base, labels={"severity": "page"}, annotations={"runbook_url": "r", "dashboard_url": "d"})

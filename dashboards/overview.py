@@ -10,7 +10,7 @@ from dashboards.promql import ENGINE_LEGEND, gauge, quantile, total, worst
 from dashboards.site import ANY_IS_BAD, ANY_IS_ODD, Site
 from dashboards.theme import Row
 
-_ALERT = "alertname, severity, target, model_name, engine"
+_ALERT = "target, model_name, engine, alertname, severity"
 _ALERTS = 'ALERTS{alertstate="firing", alertname=~"VLLM.*", model_name=~"$model_name|"}'
 
 

@@ -38,7 +38,7 @@ CAP = (
 )
 
 _EVICTING_STEPS = (
-    "Cap concurrency for this engine at the gateway (the page prints the number; below is how it is computed). No"
+    "Cap concurrency for this engine at the gateway (the page prints the number; a query above computes it). No"
     " restart is"
     " needed. It worked if preemptions stop and useful tokens/s rise within two minutes.",
     "Shed or postpone batch work that shares the engine. It worked if waiting falls.",

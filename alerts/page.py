@@ -24,10 +24,8 @@ from alerts.text import (
     waiting,
     when,
 )
-from alerts.victims import fold, in_state, interactive
+from alerts.victims import WHO, fold, in_state, interactive
 from exporter.core.snapshot import State
-
-_WHO = f"{label('model_name')} on {label('target')} (engine {label('engine')})"
 
 
 def alerts(config: Config) -> tuple[Alert, ...]:
@@ -158,9 +156,9 @@ def _death_spiral(config: Config) -> Alert:
         expr=in_state(config, State.DEATH_SPIRAL),
         keep=slo.KEEP,
         why_no_hold="the state has held for 30 s before it is said",
-        summary=f"{_WHO} preempts, requeues and preempts again: it redoes about as much work as it does.",
+        summary=f"{WHO} preempts, requeues and preempts again: it redoes about as much work as it does.",
         description=preamble(config, Scope.ENGINE)
-        + f"{_WHO} is in a death spiral. It answers, but most of its work is thrown away; users wait or time out.\n"
+        + f"{WHO} is in a death spiral. It answers, but most of its work is thrown away; users wait or time out.\n"
         + first_step()
         + evidence(config)
         + f"{burn_line(config)}\n{engines(State.DEATH_SPIRAL)}\n"
@@ -181,9 +179,9 @@ def _stalled(config: Config) -> Alert:
         expr=in_state(config, State.STALLED),
         keep=slo.KEEP,
         why_no_hold="the state itself needs 45 s without any progress",
-        summary=f"{_WHO} has requests but makes no progress.",
+        summary=f"{WHO} has requests but makes no progress.",
         description=preamble(config, Scope.ENGINE)
-        + f"{_WHO} has work, and for at least {stall} no token, no step and no growth of the KV cache was seen"
+        + f"{WHO} has work, and for at least {stall} no token, no step and no growth of the KV cache was seen"
         + " (or the canary request got no answer). /health may still answer 200.\n"
         + "DO NOW: drain it at the gateway; capture (py-spy dump of the EngineCore process, the last log lines); then"
         + " restart it. No knob helps against a hang.\n"
@@ -260,9 +258,9 @@ def _thrashing(config: Config, patient: tuple[str, ...]) -> Alert:
         hold=0,
         keep=slo.KEEP,
         why_no_hold="the state has held, and the harm is itself measured over ten minutes or by a burn rate",
-        summary=f"{_WHO} evicts requests faster than it finishes them, and users are hurt.",
+        summary=f"{WHO} evicts requests faster than it finishes them, and users are hurt.",
         description=preamble(config, Scope.ENGINE)
-        + f"{_WHO} is thrashing, and it does harm: the wait of a new request has been above"
+        + f"{WHO} is thrashing, and it does harm: the wait of a new request has been above"
         + f" {number(limits.ttft_objective_seconds)} s and rising for {duration_words(rise)}, or an SLO burns.\n"
         + first_step()
         + f"Expected wait: {ask(earlier, TIME)} then,"

@@ -4,10 +4,13 @@ A rule whose users can wait (`service_class: batch`) skips them by matcher; that
 """
 
 from alerts.config import Config
-from alerts.model import Scope
+from alerts.model import Alert, Scope, Severity
 from alerts.promql import Fold
-from alerts.text import scope_labels
+from alerts.text import label, preamble, scope_labels
 from exporter.core.snapshot import State
+
+WHO = f"{label('model_name')} on {label('target')} (engine {label('engine')})"
+KEEP = 900  # a ticket outlasts a quarter of an hour's pause
 
 
 def fold(config: Config, scope: Scope = Scope.ENGINE) -> Fold:
@@ -26,3 +29,30 @@ def in_state(config: Config, *states: State, matchers: tuple[str, ...] = (), lat
     which = f'state="{states[0]}"' if len(states) == 1 else f'state=~"{"|".join(states)}"'
     over = "max_over_time" if lately else ""
     return f"{fold(config).gauge('state', which, *matchers, over=over, seconds=lately)} == 1"
+
+
+def ticket(
+    config: Config,
+    name: str,
+    signal: str,
+    expr: str,
+    summary: str,
+    body: str,
+    dashboard: str,
+    hold: int,
+    scope: Scope = Scope.ENGINE,
+    keep: int = KEEP,
+) -> Alert:
+    """A ticket of this scope; its text may use every sentence of `text`."""
+    return Alert(
+        name,
+        Severity.TICKET,
+        signal,
+        scope,
+        expr,
+        summary,
+        preamble(config, scope) + body,
+        dashboard,
+        hold=hold,
+        keep=keep,
+    )

@@ -1,0 +1,185 @@
+"""Native mode: thrashing and death_spiral in PromQL, with hold and release.
+
+Input: the series of `native`. Output: ``engine:vllm_{thrashing,death_spiral}:latched``, 0 or 1.
+A latch reads its own last value, so a state is entered after its condition held, and left after half of it was gone for
+long enough. The conditions are those of `exporter.core.state`.
+"""
+
+from alerts.config import Config
+from alerts.model import Recording
+from alerts.native import fast, waiting_total
+from alerts.promql import Fold, metric, number, on
+
+
+def rules(config: Config) -> tuple[Recording, ...]:
+    """In the order in which they read each other."""
+    return (*_thrashing(config), *_spiral(config))
+
+
+def _fold(config: Config) -> Fold:
+    return Fold(config.identity, config.evaluation_seconds)
+
+
+def boolean(config: Config, condition: str) -> str:
+    """0 or 1 for every engine."""
+    return f"((({condition}) * 0 + 1) or 0 * {metric('generation_tokens_total')})"
+
+
+def preempted(config: Config, level: float = 1) -> str:
+    """``level`` times the least number of preemptions in the fast window from which anything is concluded."""
+    return (
+        f"({metric('preemptions_per_second')} * {fast(config)} >= {number(config.thresholds.min_preemptions * level)})"
+    )
+
+
+def answers(config: Config) -> str:
+    """Keeps engines whose server answered its latest scrape."""
+    return f"{on(config.target_identity)} ({metric('target_up')} == 1)"
+
+
+def _thrashing(config: Config) -> tuple[Recording, ...]:
+    fold, identity = _fold(config), on(config.identity)
+    half = fast(config) // 2
+    mean = f"avg_over_time(engine:vllm_waiting:requests{fold.range(fast(config))})"
+    later = f"avg_over_time(engine:vllm_waiting:requests{fold.range(half)})"
+    # Not draining: the later half of the window waits no less than 90 % of its earlier half.
+    stuck = f"({mean} >= 1) and {identity} ({later} >= 0.9 * ({later} offset {half}s))".replace(
+        f"({later} offset {half}s)", f"avg_over_time(engine:vllm_waiting:requests{fold.range(half)} offset {half}s)"
+    )
+    some = f"{metric('preemptions_per_second')} > 0"
+    enter = f"{_ratio_conditions(config, 1)} and {identity} ({stuck}) and {identity} ({some})"
+    high = (
+        f"({metric('preemptions_per_completion')} >= {number(config.thresholds.thrash_preemptions_per_completion / 2)}"
+        f" or {metric('repeat_preemption_ratio')} >= {number(config.thresholds.thrash_repeat_ratio / 2)})"
+    )
+    # Without enough completions for R, preemptions alone keep it.
+    blind = f"({preempted(config, 0.5)} unless {identity} {metric('preemptions_per_completion')})"
+    stay = f"(({high} and {identity} ({some})) or {blind}) and {identity} ({mean} >= 0.5)"
+    return (
+        Recording("engine:vllm_waiting:requests", waiting_total(config)),
+        Recording("engine:vllm_thrashing:enter", boolean(config, enter)),
+        Recording("engine:vllm_thrashing:stay", boolean(config, stay)),
+        _latch(config, "engine:vllm_thrashing:latched", "engine:vllm_thrashing:enter", "engine:vllm_thrashing:stay"),
+    )
+
+
+def _spiral(config: Config) -> tuple[Recording, ...]:
+    fold, limits, identity = _fold(config), config.thresholds, on(config.identity)
+    generated = fold.rate("generation_tokens_total", seconds=fast(config))
+    r = _exceeds(
+        "engine:vllm_preemptions:r_window",
+        "engine:vllm_completions:r_window",
+        limits.spiral_preemptions_per_completion,
+        limits.min_preemptions,
+    )
+    tax = metric("recompute_tax_ratio")
+    redoing = (
+        f"(engine:vllm_thrashing:enter == 1 and {identity} {r} and {identity} {tax} >="
+        f" {number(limits.spiral_recompute_tax)})"
+    )
+    still_redoing = (
+        f"(engine:vllm_thrashing:stay == 1 and {identity} {metric('preemptions_per_completion')} >="
+        f" {number(limits.spiral_preemptions_per_completion / 2)} and {identity} {tax} >="
+        f" {number(limits.spiral_recompute_tax / 2)})"
+    )
+
+    def barren(level: float) -> str:
+        """Preemption after preemption and not one generated token."""
+        silence = max(limits.spiral_silence * level, 2 * config.evaluation_seconds)
+        none = fold.rate("generation_tokens_total", seconds=silence, function="increase")
+        return (
+            f"({preempted(config, level)} and {identity} ({none} == 0)"
+            f" and {identity} engine:vllm_work:requests >= 1 and {answers(config)})"
+        )
+
+    enter = f"{redoing} or {_collapsed(config, 1)}"
+    stay = f"{still_redoing} or {_collapsed(config, 0.5)} or {barren(0.5)}"
+    latched, release = "engine:vllm_death_spiral:latched", fold.range(limits.release)
+    return (
+        *_calm(config, generated),
+        Recording("engine:vllm_death_spiral:enter", boolean(config, enter)),
+        Recording("engine:vllm_death_spiral:stay", boolean(config, stay)),
+        _latch(
+            config, "engine:vllm_death_spiral:held", "engine:vllm_death_spiral:enter", "engine:vllm_death_spiral:stay"
+        ),
+        # Evictions without one token for so long need no further hold.
+        Recording(
+            latched,
+            f"(engine:vllm_death_spiral:held == 1) or ({barren(1)} * 0 + 1)"
+            f" or (({latched} == 1) and max_over_time(engine:vllm_death_spiral:stay{release}) == 1)"
+            f" or 0 * {metric('generation_tokens_total')}",
+        ),
+    )
+
+
+def _collapsed(config: Config, level: float) -> str:
+    """Generation fell to a share of what it was before the first preemption, under no less work of like lengths."""
+    identity = on(config.identity)
+    share = number(config.thresholds.spiral_generation_share / level)
+    alike = " ".join(
+        f"and {identity} ({metric(name)} / (engine:vllm_{name}:calm > 0) <= 2)"
+        f" and {identity} ({metric(name)} / (engine:vllm_{name}:calm > 0) >= 0.5)"
+        for name in ("prompt_tokens_mean", "output_tokens_mean")
+    )
+    return (
+        f"({preempted(config, level)} and {identity} (engine:vllm_generation:rate <= {share} *"
+        f" (engine:vllm_generation:calm > 0))"
+        f" and {identity} (engine:vllm_work:requests >= engine:vllm_work:calm) {alike})"
+    )
+
+
+def _calm(config: Config, generated: str) -> tuple[Recording, ...]:
+    """What the engine did in the ten minutes before the first preemption of this episode: kept while it lasts."""
+    identity = on(config.identity)
+    calm = f"{identity} ({metric('preemptions_per_second')} == 0)"
+    window = _fold(config).range(config.thresholds.slow_window)
+
+    def before(record: str, source: str) -> Recording:
+        return Recording(record, f"({source} and {calm}) or {record}")
+
+    return (
+        Recording("engine:vllm_generation:rate", generated),
+        before("engine:vllm_generation:calm", f"avg_over_time(engine:vllm_generation:rate{window})"),
+        before("engine:vllm_work:calm", f"avg_over_time(engine:vllm_work:requests{window})"),
+        before("engine:vllm_prompt_tokens_mean:calm", metric("prompt_tokens_mean")),
+        before("engine:vllm_output_tokens_mean:calm", metric("output_tokens_mean")),
+    )
+
+
+def _exceeds(count: str, total: str, limit: float, least: float) -> str:
+    """``count`` is at least ``limit`` times ``total`` beyond chance, and at least ``least``."""
+    # One-sided 90 % of a count with variance 1.5 times Poisson's (evictions come in clusters).
+    expected = f"{number(limit)} * {total}"
+    return f"({count} >= {number(least)} and {count} >= {expected} + 1.28 * sqrt(1.5 * {expected}))"
+
+
+def _ratio_conditions(config: Config, level: float) -> str:
+    """R or the repeat share beyond ``level`` times its limit."""
+    limits, identity = config.thresholds, on(config.identity)
+    r = _exceeds(
+        "engine:vllm_preemptions:r_window",
+        "engine:vllm_completions:r_window",
+        limits.thrash_preemptions_per_completion * level,
+        limits.min_preemptions,
+    )
+    repeat = _exceeds(
+        "engine:vllm_repeat_preempted:r_window",
+        "engine:vllm_finished_with_count:r_window",
+        limits.thrash_repeat_ratio * level,
+        1,
+    )
+    enough = f"engine:vllm_preemptions:r_window >= {number(limits.min_preemptions)}"
+    return f"({r} or ({repeat} and {identity} {enough}))"
+
+
+def _latch(config: Config, record: str, enter: str, stay: str) -> Recording:
+    """1 once ``enter`` has held for the hold; then until ``stay`` has been false for the release."""
+    fold, limits = _fold(config), config.thresholds
+    hold, release = fold.range(limits.hold), fold.range(limits.release)
+    samples = int(limits.hold) // config.evaluation_seconds + 1
+    return Recording(
+        record,
+        f"(min_over_time({enter}{hold}) == 1 and count_over_time({enter}{hold}) >= {samples})"
+        f" or (({record} == 1) and max_over_time({stay}{release}) == 1)"
+        f" or 0 * {metric('generation_tokens_total')}",
+    )

@@ -185,7 +185,7 @@ def table(
         "sortBy": [{"displayName": sort, "desc": False}] if sort else [],
     }  # fmt: skip
     defaults = {
-        "custom": {"align": "auto", "cellOptions": {"type": "auto"}, "inspect": False},
+        "custom": {"align": "auto", "minWidth": 60, "cellOptions": {"type": "auto"}, "inspect": False},
         "thresholds": steps(None),
     }
     joined = ({"id": "merge", "options": {}}, {"id": "organize", "options": organise})

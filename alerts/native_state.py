@@ -40,15 +40,16 @@ def _presence(config: Config) -> tuple[Recording, ...]:
     fold = _fold(config)
     target = by(config.target_identity)
     present = f"0 * {metric('requests_running')} + time()"
-    remembered = f"({_SEEN} > time() - {REMEMBERED})"
     labelled = 'label_replace(UP, "target", "$1", "instance", "(.+)")'
     up = labelled.replace("UP", "up")
+    # Only while its target is listed and silent: one that discovery dropped, or serves another model, is forgotten.
+    remembered = f"({_SEEN} > time() - {REMEMBERED}) and {on(config.target_identity)} (max {target} ({up}) == 0)"
     known = f"max {target} ({_SEEN})"
     failures = config.thresholds.failures
     window = fold.range((failures - 1) * config.scrape_seconds)
     lately = f"max {target} ({labelled.replace('UP', f'max_over_time(up{window})')})"
     return (
-        Recording(_SEEN, f"({present}) or {remembered}"),
+        Recording(_SEEN, f"({present}) or ({remembered})"),
         Recording(metric("target_up"), f"max {target} ({up}) and {on(config.target_identity)} {known}"),
         # Down after as many failed scrapes in a row as the daemon wants; a target that discovery dropped is not down.
         Recording("engine:vllm_down:bool", f"({_SEEN} * 0 + 1) and {on(config.target_identity)} ({lately} == 0)"),
@@ -165,7 +166,8 @@ def _verdict(config: Config) -> tuple[Recording, ...]:
         )
     stateful = (*config.identity, "state")
     return (
-        Recording(_CHOSEN, chosen),
+        # Windows outlive an engine that has gone; its state does not.
+        Recording(_CHOSEN, f"({chosen}) and {on(config.identity)} {_SEEN}"),
         Recording(_SINCE, f"({_SINCE} and {on(stateful)} {_CHOSEN}) or ({_CHOSEN} * 0 + time())"),
         *(
             Recording(

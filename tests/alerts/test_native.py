@@ -381,11 +381,13 @@ def test_a_target_that_discovery_drops_vanishes_and_is_never_down(tmp_path: Path
         name: ((lambda at, m=moment: m(at) if at < 300 else None), counter)
         for name, (moment, counter) in everything.items()
     }
+    forgotten = {"expr": "vllm_vitals_state", "exp_samples": []}
     down = {"expr": 'vllm_vitals_state{state="down"} == 1', "exp_samples": []}
     page = {"expr": 'ALERTS{severity="page"}', "exp_samples": []}
     judge(
         tmp_path, rows(gone, 1200),
         *({**check, "eval_time": f"{at}s"} for at in range(300, 1200, STEP) for check in (down, page)),
+        *({**forgotten, "eval_time": f"{at}s"} for at in range(360, 1200, STEP)),
     )  # fmt: skip
 
 

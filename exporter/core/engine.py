@@ -207,6 +207,7 @@ class EngineJudge:
             stall_limit=limits.stall_after_start if starting else limits.stall_after,
             latency_factor=self._latency.feed(at, fast, prefill, limits),
             prefill_factor=prefill,
+            prefill_lasts=_prefill_lasts(fast, self._window.span(limits.fast_window / 2), limits),
             queued_share=_queued_share(samples),
             kv_max=readings["kv_cache_usage_max_ratio"].value,
             running_full=signals.mean_of(_full(samples, limits), "running"),
@@ -242,6 +243,16 @@ def _prefill_factor(span: Span, generated: float | None) -> float | None:
     grown = (span.last.kv_usage or 0.0) - (span.first.kv_usage or 0.0)
     hidden = max(0.0, grown * (span.last.kv_capacity_tokens or 0.0) - generated)
     return (prompts + hidden) / max(generated, 1.0)
+
+
+def _prefill_lasts(fast: Span, later: Span | None, limits: Thresholds) -> bool | None:
+    """Whether both halves of the window show prefill work: one prompt at its edge starves nobody for a minute."""
+    if later is None or later.start <= fast.start:
+        return None
+    earlier = Span(fast.start, later.start, fast.first, later.first)
+    factors = [_prefill_factor(half, half.increase("generation_tokens")) for half in (earlier, later)]
+    level = limits.starved_prefill_factor / 2
+    return None if None in factors else all(factor is not None and factor >= level for factor in factors)
 
 
 def _expected_wait(sample: EngineSample, finished: Completions | None, fast: Span) -> Reading:

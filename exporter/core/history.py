@@ -77,12 +77,17 @@ def _work(sample: EngineSample) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Calm:
-    """An engine as it was before the first preemption of an episode: tokens/s, requests present, mean lengths."""
+    """An engine as it was before the first preemption of an episode: tokens/s, requests present, mean lengths.
+
+    ``started`` is the mean prompt of the requests that got a first token, which shows another workload at once;
+    ``prompt`` and ``output`` are those of the finished.
+    """
 
     generation: float
     work: float
     prompt: float | None
     output: float | None
+    started: float | None = None
 
 
 class Episode:
@@ -120,6 +125,7 @@ class Episode:
             and work >= self.before.work
             and _alike(prompt, self.before.prompt)
             and _alike(output, self.before.output)
+            and _alike(_started_prompt(span), self.before.started)
         )
 
 
@@ -133,7 +139,15 @@ def _calm_before(window: Window, limits: Thresholds) -> Calm | None:
     if not generation or work is None:
         return None
     prompts, outputs = span.histogram("request_prompt_tokens"), span.histogram("request_output_tokens")
-    return Calm(generation, work, quantile.mean(prompts).value, quantile.mean(outputs).value)
+    return Calm(generation, work, quantile.mean(prompts).value, quantile.mean(outputs).value, _started_prompt(span))
+
+
+def _started_prompt(span: Span) -> float | None:
+    """Mean prompt of the requests that got their first token; absent in V0, which counts recomputed prompts too."""
+    first_tokens, prompts = span.histogram("ttft_seconds"), span.increase("prompt_tokens")
+    if span.last.recompute_counted or first_tokens is None or first_tokens.count <= 0 or prompts is None:
+        return None
+    return prompts / first_tokens.count
 
 
 def _mean_work(samples: list[EngineSample]) -> float | None:

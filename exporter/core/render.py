@@ -6,6 +6,7 @@ is always finite, and two engines never share a label set.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from math import isfinite
 from typing import Literal
 from zlib import crc32
@@ -22,7 +23,7 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 MAX_LABEL_CHARS = 256
 MAX_SETTINGS = 100
-MAX_PREFIXES = 4_000  # rendered label sets kept per target: some 200 an engine without histograms
+MAX_LINES = 4_000  # rendered lines kept per engine: some 200 without histograms
 
 _FROM_SAMPLE = {
     "requests_running": "running",
@@ -44,6 +45,7 @@ _PLAIN = tuple(
 )
 _HISTOGRAMS = tuple(metric.name for metric in catalog.NORMALISED if metric.kind is Kind.HISTOGRAM)
 _LATENCY = tuple(name for name in _HISTOGRAMS if name.endswith("_seconds"))
+_OWN = "\0"
 _SHOWN: Mapping[Histograms, tuple[str, ...]] = {"all": _HISTOGRAMS, "latency": _LATENCY, "none": ()}
 
 
@@ -65,18 +67,18 @@ def label_text(labels: Mapping[str, str]) -> str:
 
 
 class TargetRenderer:
-    """Renders one target's snapshots. It keeps the text of label sets, and a histogram's bytes while it is the same."""
+    """Renders one target's snapshots. It keeps each line while its value is the same, and so for whole histograms."""
 
     def __init__(self, labels: Mapping[str, str] | None = None, histograms: Histograms = "all") -> None:
         self._extra = labels or {}
         self._shown = _SHOWN[histograms]
-        self._prefixes: dict[tuple[str, ...], str] = {}
+        self._lines: dict[tuple[str, ...], tuple[float, str]] = {}
         self._buckets: dict[tuple[str, str], tuple[Histogram, bytes]] = {}
 
     def render(self, snapshot: TargetSnapshot, skew: float = 0.0) -> Families:
         """Bytes by family. ``skew`` is added to every timestamp (see `exporter.clock`)."""
-        if len(self._prefixes) > MAX_PREFIXES * max(1, len(snapshot.engines)):
-            self._prefixes.clear()
+        if len(self._lines) > MAX_LINES * max(1, len(snapshot.engines)):
+            self._lines.clear()
         lines: dict[str, list[str]] = {}
         target = label_text({"target": snapshot.target, **self._extra})
         self._target(lines, target, snapshot, skew)
@@ -100,11 +102,14 @@ class TargetRenderer:
         if value is None or not isfinite(value):
             return
         key = (name, own, *labels)
-        prefix = self._prefixes.get(key)
-        if prefix is None:
+        known = self._lines.get(key)
+        if known is None:
             more = label_text(dict(zip(BY_NAME[name].labels, labels, strict=True)))
-            prefix = self._prefixes[key] = f"{BY_NAME[name].full_name}{{{own}{',' if more else ''}{more}}} "
-        lines.setdefault(name, []).append(f"{prefix}{number(float(value))}\n")
+            prefix = f"{BY_NAME[name].full_name}{{{own}{',' if more else ''}{more}}}"
+            known = self._lines[key] = (value, f"{prefix} {number(float(value))}\n")
+        elif known[0] != value:
+            known = self._lines[key] = (value, f"{known[1].rpartition(' ')[0]} {number(float(value))}\n")
+        lines.setdefault(name, []).append(known[1])
 
     def _target(self, lines: dict[str, list[str]], own: str, snapshot: TargetSnapshot, skew: float) -> None:
         add = self._add
@@ -178,14 +183,20 @@ class TargetRenderer:
 
 
 def _buckets(name: str, own: str, histogram: Histogram) -> bytes:
+    counts = histogram.counts
+    written = map(int, counts) if all(map(float.is_integer, counts)) else map(number, counts)
+    lines = _template(name, histogram.bounds).replace(_OWN, own.replace("%", "%%"))
+    text = lines % (*written, number(histogram.sum), number(histogram.count))
+    return text.encode(errors="replace")
+
+
+@lru_cache(maxsize=512)
+def _template(name: str, bounds: tuple[float, ...]) -> str:
+    """The lines of a histogram, to be filled with every count, then sum and count; `_OWN` stands for the labels."""
     full = BY_NAME[name].full_name
-    edges = [repr(float(bound)) for bound in histogram.bounds] + ["+Inf"]
-    lines = [
-        f'{full}_bucket{{{own},le="{edge}"}} {number(count)}\n'
-        for edge, count in zip(edges, histogram.counts, strict=True)
-    ]
-    tail = f"{full}_sum{{{own}}} {number(histogram.sum)}\n{full}_count{{{own}}} {number(histogram.count)}\n"
-    return ("".join(lines) + tail).encode(errors="replace")
+    edges = [repr(float(bound)) for bound in bounds] + ["+Inf"]
+    buckets = "".join(f'{full}_bucket{{{_OWN},le="{edge}"}} %s\n' for edge in edges)
+    return f"{buckets}{full}_sum{{{_OWN}}} %s\n{full}_count{{{_OWN}}} %s\n"
 
 
 def waiting_by_reason(sample: EngineSample) -> Mapping[str, float]:

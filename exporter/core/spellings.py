@@ -129,6 +129,7 @@ SETTINGS = (
 )  # fmt: skip
 
 _PARTS = ("bucket", "sum", "count")
+MAX_SUFFIXES = 3  # the longest of vLLM's is _total_created
 _SUFFIXES = ("_bucket", "_sum", "_count", "_created", "_total")
 
 
@@ -168,8 +169,9 @@ def prefix_of(name: str) -> str:
 def stem(name: str) -> str:
     """A wire name without prefix and suffixes: one word a family, however it is exposed."""
     name = name[len(prefix_of(name)) :]
-    while name.endswith(_SUFFIXES):
-        name = name[: name.rindex("_")]
+    for _ in range(MAX_SUFFIXES):
+        if name.endswith(_SUFFIXES):
+            name = name[: name.rindex("_")]
     return name
 
 

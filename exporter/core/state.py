@@ -41,6 +41,7 @@ class Facts:
     running_full: float | None  # mean running over the scrapes with the cache full
     decodes: bool  # the role generates tokens
     canary_silent_for: float | None = None  # since a canary was sent that got no answer while nothing moved
+    prefill_lasts: bool | None = None  # in both halves of the window
     work_before: float | None = None  # requests present before the first preemption
 
 
@@ -161,6 +162,7 @@ def starved(f: Facts, limits: Thresholds) -> Verdict:
         f.seconds >= limits.fast_window * 0.9,
         _at_least(f.latency_factor, limits.starved_latency_factor),
         _at_least(f.prefill_factor, limits.starved_prefill_factor),
+        f.prefill_lasts is not False,
     )
 
 

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from exporter.core.snapshot import EngineSnapshot, Role, Scrape, State, TargetSnapshot
 from exporter.core.target import TargetJudge
@@ -201,9 +202,9 @@ class Server:
             self.told += judge([(self.at, self.text)], self.judging)
         return self.engine.state if self.told else State.UNKNOWN
 
-    def run(self, seconds: float, every: float = 5.0, **each: float) -> list[State]:
+    def run(self, seconds: float, every: float = 5.0, **each: Any) -> list[State]:
         """Repeat one kind of step; amounts are those of one step."""
-        return [self.step(every, **each) for _ in range(round(seconds / every))]  # type: ignore[arg-type]
+        return [self.step(every, **each) for _ in range(round(seconds / every))]
 
     def healthy(self, seconds: float = 120.0, every: float = 5.0) -> list[State]:
         """A calm spell: 8 running, 240 tokens/s, one finish a second, KV at 40 %."""

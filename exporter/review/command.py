@@ -10,19 +10,27 @@ from pathlib import Path
 
 import click
 
-from exporter.review import daily, render_html, render_json, render_text
+from exporter.review import daily, fitting, render_html, render_json, render_text
 from exporter.review.charts import album
 from exporter.review.collect import Progress, collect
+from exporter.review.experiments import compare, snapshot, whatif
 from exporter.review.grid import DAY
-from exporter.review.options import parse_span, parse_when, prometheus_options
+from exporter.review.options import clear, parse_span, parse_when, progress_line, prometheus_options
 from exporter.review.promapi import Access, PromApi, PromError
 from exporter.review.queries import BEFORE
 from exporter.review.report import Review, build
 from exporter.review.settings import ReviewSettings, load
+from exporter.review.situation import SituationError
 from exporter.review.telemetry import Missing, Telemetry
+from exporter.review.whatif import Effort, WhatIf
+from exporter.review.whatif import whatif as simulated
 from exporter.target import shown
 
+__all__ = ["compare", "review", "snapshot", "whatif"]
+
 FORMATS = ("html", "md", "json")
+MAX_TRIED = 6  # models that are simulated, in the order of the report
+EFFORT = Effort(seeds=2, seconds=300.0)
 
 
 @click.command()
@@ -56,6 +64,7 @@ FORMATS = ("html", "md", "json")
     help="Config file; its section review: has prices and objectives.",
 )
 @click.option("--no-before", is_flag=True, help="Leave out the comparison with the period before.")
+@click.option("--no-whatif", is_flag=True, help="Leave out the simulation of other settings.")
 def review(
     access: Access,
     matchers: str,
@@ -66,6 +75,7 @@ def review(
     output: str,
     config: Path | None,
     no_before: bool,
+    no_whatif: bool,
 ) -> None:
     """The weekly capacity review, from any Prometheus-compatible API."""
     wanted = _formats(formats)
@@ -75,7 +85,7 @@ def review(
     now = time.time()
     end = parse_when(until) if until else now
     span = parse_span(since)
-    progress = _progress()
+    progress = progress_line()
     askers = [PromApi(access) for _ in range(2)]
     labels = settings.identity_labels
     telemetry = collect(askers, end - span, end, labels, matchers, progress=progress)
@@ -84,8 +94,9 @@ def review(
     peaks, lost = daily.peaks(askers[0], end, days, labels, matchers) if days else ({}, [])
     telemetry.missing.extend(lost)
     warnings = sorted({text for asker in askers for text in asker.warnings})
-    done = build(telemetry, settings, shown(access.url), now, before, peaks, warnings)
-    _clear()
+    tried = {} if no_whatif else _tried(telemetry, settings)
+    done = build(telemetry, settings, shown(access.url), now, before, peaks, warnings, tried)
+    clear()
     _write(done, telemetry, wanted, output)
 
 
@@ -105,6 +116,20 @@ def _before(
         if "no series" not in str(error):
             into.missing.append(Missing("the period before", end - span, end, str(error)))
         return None
+
+
+def _tried(telemetry: Telemetry, settings: ReviewSettings) -> dict[str, WhatIf | str]:
+    """A what-if of each model's peak, or why there is none."""
+    found: dict[str, WhatIf | str] = {}
+    for name in telemetry.models()[:MAX_TRIED]:
+        own = settings.models.get(name)
+        told = {key: f"{value:.15g}" for key, value in (own.settings if own else {}).items()}
+        try:
+            case = fitting.case(telemetry, telemetry.of(name), told, "peak")
+            found[name] = simulated(case, effort=EFFORT, progress=progress_line(f"simulating {name},"))
+        except SituationError as error:
+            found[name] = str(error)
+    return found
 
 
 def _formats(text: str) -> list[str]:
@@ -139,19 +164,3 @@ def _make(kind: str, done: Review, telemetry: Telemetry) -> bytes:
     if kind == "html":
         return render_html.html(done, album.draw(telemetry, done)).encode()
     return render_text.markdown(done).encode() if kind == "md" else render_json.render(done)
-
-
-def _progress() -> Progress:
-    """A line on a terminal; silence elsewhere."""
-    if not sys.stderr.isatty():
-        return lambda done, total, what: None
-
-    def show(done: int, total: int, what: str) -> None:
-        click.echo(f"\r\x1b[Kreading {done} of {total}: {what}", nl=False, err=True)
-
-    return show
-
-
-def _clear() -> None:
-    if sys.stderr.isatty():
-        click.echo("\r\x1b[K", nl=False, err=True)

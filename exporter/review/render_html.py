@@ -19,7 +19,9 @@ def html(review: Review, charts: Mapping[str, tuple[Chart, ...]]) -> str:
         loader=PackageLoader("exporter.review"), undefined=StrictUndefined, autoescape=True, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters.update(words.FILTERS, drawing=_drawing)
+    environment.filters.update(
+        words.FILTERS, prediction=lambda p, name: words.prediction(p.value, p.error, name), drawing=_drawing
+    )
     return environment.get_template("report.html.j2").render(review=review, charts=charts)
 
 

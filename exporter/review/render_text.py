@@ -1,24 +1,47 @@
-"""The review as Markdown, drawn by a template from the same value as the HTML.
+"""Markdown: the review, a comparison, a what-if; drawn by templates from the same values as everything else.
 
-Input: a `Review`. Output: text. Invariant: model names and other foreign text cannot break the document's structure.
+Input: a `Review`, a `Comparison` or a `WhatIf`. Output: text. Invariant: model names and other foreign text cannot
+break the document's structure.
 """
+
+from types import SimpleNamespace
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from exporter.review import words
+from exporter.review.baseline import Baseline
+from exporter.review.compare import Comparison
 from exporter.review.report import Review
+from exporter.review.whatif import WhatIf
 
 _SPECIAL = str.maketrans({c: f"\\{c}" for c in "\\`*_{}[]<>#|"})
 
 
 def markdown(review: Review) -> str:
     """The whole report."""
+    return _render("report.md.j2", review=review)
+
+
+def comparison(before: Baseline, after: Baseline, found: Comparison) -> str:
+    """Two snapshots side by side, and the decision."""
+    return _render("compare.md.j2", before=before, after=after, found=found)
+
+
+def experiment(found: WhatIf) -> str:
+    """A what-if alone."""
+    return _render("whatif.md.j2", m=SimpleNamespace(whatif=found))
+
+
+def _render(template: str, **values: Any) -> str:
     environment = Environment(
         loader=PackageLoader("exporter.review"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
         autoescape=False,  # noqa: S701 - Markdown; foreign text goes through `text`
     )  # fmt: skip
-    environment.filters.update(words.FILTERS, text=escape)
-    return environment.get_template("report.md.j2").render(review=review)
+    environment.filters.update(
+        words.FILTERS, text=escape, prediction=lambda each, name: words.prediction(each.value, each.error, name)
+    )
+    return environment.get_template(template).render(**values)
 
 
 def escape(text: object) -> str:

@@ -14,6 +14,7 @@ from exporter.review.grid import DAY
 from exporter.review.settings import ReviewSettings
 from exporter.review.telemetry import EngineId, EngineSeries, Missing, Setting, Telemetry, known, mean
 from exporter.review.trend import Trend, trend
+from exporter.review.whatif import WhatIf
 
 Daily = Mapping[str, Sequence[tuple[float, float]]]  # by measure: kv, running, demand
 
@@ -73,6 +74,8 @@ class ModelReview:
     engines: list[EngineRow]
     settings: Mapping[str, Mapping[str, str]]
     changes: list[Setting]
+    whatif: WhatIf | None = None
+    no_whatif: str = ""
 
     @property
     def common_settings(self) -> Mapping[str, str]:
@@ -124,10 +127,12 @@ def build(
     before: Telemetry | None = None,
     daily: Mapping[str, Daily] | None = None,
     warnings: Sequence[str] = (),
+    tried: Mapping[str, WhatIf | str] | None = None,
 ) -> Review:
-    """Measure every model. ``daily`` holds daily peaks by model name and measure."""
+    """Measure every model. ``daily`` holds daily peaks by model name and measure; ``tried`` what-ifs, or why none."""
     models = tuple(
-        _model(name, telemetry, settings, before, (daily or {}).get(name, {})) for name in telemetry.models()
+        _with_whatif(_model(name, telemetry, settings, before, (daily or {}).get(name, {})), (tried or {}).get(name))
+        for name in telemetry.models()
     )
     return Review(
         start=telemetry.grid.start,
@@ -196,6 +201,12 @@ def _model(
         changes=changed,
     )
     return _with_findings(model)
+
+
+def _with_whatif(model: ModelReview, tried: WhatIf | str | None) -> ModelReview:
+    if isinstance(tried, WhatIf):
+        return replace(model, whatif=tried)
+    return replace(model, no_whatif=tried or "")
 
 
 def _with_findings(model: ModelReview) -> ModelReview:

@@ -26,10 +26,11 @@ def share(value: float | None) -> str:
     if value is None or not isfinite(value):
         return NOT_KNOWN
     per_cent = 100 * value
+    if 99 <= abs(per_cent) < 100:
+        return f"{per_cent:.2f}{SPACE}%"  # objectives live here
     if per_cent == 0 or abs(per_cent) >= 10:
-        digits = 0 if abs(per_cent) < 99 or per_cent == int(per_cent) else 2
-        return f"{per_cent:.{digits}f}{SPACE}%"
-    return f"{per_cent:.1f}{SPACE}%" if abs(per_cent) >= 1 else f"{per_cent:.2g}{SPACE}%"
+        return f"{per_cent:,.0f}{SPACE}%"
+    return f"{per_cent:.2g}{SPACE}%"
 
 
 def change(value: float | None) -> str:
@@ -86,6 +87,17 @@ def day(at: float | None) -> str:
 def money(value: float | None, currency: str) -> str:
     """An amount."""
     return NOT_KNOWN if value is None else f"{value:,.2f}{SPACE}{currency}"
+
+
+def prediction(value: float | None, error: float, name: str) -> str:
+    """A predicted measure with how far it may be off; beyond a factor of two only its direction counts."""
+    if value is None:
+        return NOT_KNOWN
+    how = seconds if name.startswith(("ttft", "tpot")) else share if name == "truncated" else number
+    text = how(float(f"{value:.3g}"))
+    if name == "truncated" or value == 0:
+        return text
+    return f"{text} ±{SPACE}{error:.0%}".replace("%", f"{SPACE}%") if error <= 1 else f"({text})"
 
 
 def state(name: str) -> str:

@@ -1,0 +1,234 @@
+"""A baseline: what one model's servers did over a stretch, with the settings and the workload that it was under.
+
+Input: `Telemetry`. Output: a `Baseline`, and its JSON file. The stretch is cut into equal repeats, whose spread is the
+noise that a comparison must beat. Invariant: a file that this version cannot read is refused by name, never half read.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from exporter.core import quantile
+from exporter.core.sample import Histogram
+from exporter.core.snapshot import Reading
+from exporter.review import shape
+from exporter.review.latency import LengthClass, by_length
+from exporter.review.load import Engines, completions, demand, in_flight
+from exporter.review.telemetry import Telemetry, WindowedHistogram, added, known, mean, merged
+
+SCHEMA = 1
+MAX_BYTES = 4 * 1024 * 1024
+Better = Literal["higher", "lower"]
+
+# What is compared: unit, and which way is better.
+VITALS: Mapping[str, tuple[str, Better]] = {
+    "generated tokens": ("tokens/s", "higher"),
+    "completed requests": ("requests/s", "higher"),
+    "time to first token, mean": ("s", "lower"),
+    "time to first token, p50": ("s", "lower"),
+    "time to first token, p95": ("s", "lower"),
+    "time to first token, p99": ("s", "lower"),
+    "time per output token, mean": ("s", "lower"),
+    "time per output token, p50": ("s", "lower"),
+    "time per output token, p95": ("s", "lower"),
+    "time per output token, p99": ("s", "lower"),
+    "whole request, p95": ("s", "lower"),
+    "preemptions a request": ("", "lower"),
+}
+
+
+class BaselineError(Exception):
+    """The stretch or the file cannot be a baseline. One line."""
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Measure(_Model):
+    """One vital: a value for each repeat (None where nothing was observed), and the whole stretch with its bounds."""
+
+    repeats: list[float | None]
+    value: float | None
+    lower: float | None = None
+    upper: float | None = None
+
+
+class ByLength(_Model):
+    """Windows by their mean prompt length: from ``low`` tokens on."""
+
+    low: float
+    requests: float
+    preemptions: float
+    ttft_p95: Measure
+    tpot_p95: Measure
+
+
+class Baseline(_Model):
+    """The file. Times are epoch s; workload figures are tokens, requests and shares."""
+
+    schema_version: Annotated[int, Field(alias="schema")] = SCHEMA
+    name: str
+    taken_at: float
+    start: float
+    end: float
+    source: str
+    model_name: str
+    engines: int
+    version: str
+    settings: dict[str, str]
+    workload: dict[str, float | None]
+    vitals: dict[str, Measure]
+    by_length: list[ByLength]
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    engines: Engines
+    step: int
+    windows: range
+
+
+def baseline(
+    telemetry: Telemetry,
+    model_name: str,
+    name: str,
+    source: str,
+    taken_at: float,
+    repeats: int,
+    told: Mapping[str, str],
+) -> Baseline:
+    """Measure the whole of ``telemetry`` in ``repeats`` equal parts. ``told`` are settings that no metric tells."""
+    engines, grid = telemetry.of(model_name), telemetry.grid
+    if not engines:
+        raise BaselineError(f"there is no model {model_name!r}; there are {', '.join(telemetry.models()) or 'none'}")
+    if grid.windows < 2 * repeats:
+        raise BaselineError(f"{grid.windows * grid.step} s are too short for {repeats} repeats: take a longer stretch")
+    size = grid.windows // repeats
+    parts = [_vitals(_Stretch(engines, grid.step, range(i * size, (i + 1) * size))) for i in range(repeats)]
+    whole = _vitals(_Stretch(engines, grid.step, range(grid.windows)))
+    settings, version = _settings(telemetry, engines, told)
+    return Baseline(
+        name=name, taken_at=taken_at, start=grid.start, end=grid.end, source=source, model_name=model_name,
+        engines=len(engines), version=version, settings=settings, workload=_workload(engines, telemetry),
+        vitals={key: _measure(reading, [_number(part[key]) for part in parts]) for key, reading in whole.items()},
+        by_length=[_length(each) for each in by_length(engines, grid.step)],
+    )  # fmt: skip
+
+
+def _measure(reading: Reading, repeats: list[float | None]) -> Measure:
+    upper = None if reading.upper is None or reading.upper > 1e12 else reading.upper
+    return Measure(repeats=repeats, value=_number(reading), lower=reading.lower, upper=upper)
+
+
+def _number(reading: Reading) -> float | None:
+    """The estimate; in the first bucket its edge, above the last one its edge, as the nearest that can be said."""
+    if reading.value is not None or reading.lower is None:
+        return reading.value
+    return reading.upper if reading.lower == 0 and reading.upper is not None else reading.lower
+
+
+def _vitals(part: _Stretch) -> dict[str, Reading]:
+    seconds = len(part.windows) * part.step
+    engines = list(part.engines.values())
+    generated = _sum([s.counter("generation_tokens_total") for s in engines], part.windows)
+    finished = _sum([completions(s) for s in engines], part.windows)
+    evicted = _sum([s.counter("preemptions_total") for s in engines], part.windows)
+    ttft, tpot, e2e = (_histogram(part, name) for name in ("ttft_seconds", "tpot_seconds", "e2e_latency_seconds"))
+    found = {
+        "generated tokens": Reading(None if generated is None else generated / seconds),
+        "completed requests": Reading(None if finished is None else finished / seconds),
+        "preemptions a request": Reading(evicted / finished if evicted is not None and finished else None),
+        "whole request, p95": quantile.quantile(e2e, 0.95),
+    }
+    for words, histogram in (("time to first token", ttft), ("time per output token", tpot)):
+        found[f"{words}, mean"] = quantile.mean(histogram)
+        for q in (50, 95, 99):
+            found[f"{words}, p{q}"] = quantile.quantile(histogram, q / 100)
+    return {name: found[name] for name in VITALS}
+
+
+def _sum(series: "Sequence[Sequence[float] | None]", windows: range) -> float | None:
+    there = [each for each in series if each is not None]
+    return sum(sum(known(each[w] for w in windows)) for each in there) if there else None
+
+
+def _histogram(part: _Stretch, name: str) -> Histogram | None:
+    return merged(h.total(_own(h, part)) for s in part.engines.values() if (h := s.histograms.get(name)) is not None)
+
+
+def _own(histogram: WindowedHistogram, part: _Stretch) -> range:
+    every = histogram.grid.step // part.step
+    return range(part.windows.start // every, max(part.windows.start // every + 1, part.windows.stop // every))
+
+
+def _settings(telemetry: Telemetry, engines: Engines, told: Mapping[str, str]) -> tuple[dict[str, str], str]:
+    """Settings that all servers have in common, and the version; a change inside the stretch spoils it."""
+    targets = {engine.target for engine in engines}
+    found: dict[str, set[str]] = {}
+    for setting in telemetry.settings:
+        if setting.target in targets:
+            found.setdefault(setting.name, set()).add(setting.value)
+    mixed = sorted(name for name, values in found.items() if len(values) > 1 and name not in told)
+    if mixed:
+        raise BaselineError(
+            f"{mixed[0]} is not the same in the whole stretch on all servers: choose another, or one --target"
+        )
+    settings = {**{name: next(iter(values)) for name, values in found.items()}, **told}
+    return dict(sorted(settings.items())), settings.pop("version", "")
+
+
+def _workload(engines: Engines, telemetry: Telemetry) -> dict[str, float | None]:
+    everything = range(telemetry.grid.windows)
+    part = _Stretch(engines, telemetry.grid.step, everything)
+    inputs = shape.lengths(_histogram(part, "request_prompt_tokens"))
+    outputs = shape.lengths(_histogram(part, "request_output_tokens"))
+    present = added([p for s in engines.values() if (p := in_flight(s)) is not None])
+    wanted = added([d for s in engines.values() if (d := demand(s, telemetry.grid)) is not None])
+    looked = _sum([s.counter("prefix_cache_queries_total") for s in engines.values()], everything)
+    hits = _sum([s.counter("prefix_cache_hits_total") for s in engines.values()], everything)
+    over = inputs.share_over.get(32_000)
+    return {
+        "prompt tokens, mean": inputs.mean,
+        "prompt tokens, p50": inputs.p50.value,
+        "prompts over 32,000 tokens": None if over is None else over[1],
+        "output tokens, mean": outputs.mean,
+        "output tokens, CV": outputs.cv.value,
+        "requests in flight, mean": mean(present or ()),
+        "requests/s": mean(wanted or ()),
+        "prefix-cache hits": hits / looked if looked and hits is not None else None,
+    }
+
+
+def _length(each: LengthClass) -> ByLength:
+    return ByLength(
+        low=each.low, requests=each.requests, preemptions=each.preemptions,
+        ttft_p95=_measure(each.ttft.p95, []), tpot_p95=_measure(each.tpot.p95, []),
+    )  # fmt: skip
+
+
+def to_bytes(each: Baseline) -> bytes:
+    """The file's content."""
+    return orjson.dumps(each.model_dump(by_alias=True), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def read(path: Path) -> Baseline:
+    """Read a baseline file. Raises `BaselineError`."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise BaselineError(f"{path}: {error.strerror}") from None
+    try:
+        document = orjson.loads(content)
+        if isinstance(document, dict) and document.get("schema") not in (None, SCHEMA):
+            raise BaselineError(f"{path}: written by another version (schema {document['schema']}); take it again")
+        return Baseline.model_validate(document)
+    except (orjson.JSONDecodeError, ValidationError):
+        raise BaselineError(f"{path}: not a file that vllm-vitals snapshot wrote") from None

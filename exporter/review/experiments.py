@@ -1,0 +1,165 @@
+"""The commands ``snapshot``, ``compare`` and ``whatif``: a tuning experiment, one knob at a time.
+
+Input: a command line. Output: a file, or a table on standard output. Exit codes of compare: 0 keep, 1 roll back,
+3 not comparable. Invariant: what is compared or simulated is named with its settings, told and assumed.
+"""
+
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import orjson
+
+from exporter.recording import target_name
+from exporter.review import baseline, fitting, recorded, render_json, render_text
+from exporter.review.collect import collect
+from exporter.review.compare import Comparison
+from exporter.review.compare import compare as compared
+from exporter.review.options import clear, parse_set, parse_span, parse_when, progress_line, source_options
+from exporter.review.promapi import Access, PromApi
+from exporter.review.settings import ReviewSettings, load
+from exporter.review.situation import Focus
+from exporter.review.telemetry import Telemetry
+from exporter.review.whatif import whatif as tried
+from exporter.target import shown
+
+_EXITS = {"keep": 0, "roll back": 1, "not comparable": 3}
+
+
+def _read(
+    access: Access | None,
+    recording: Path | None,
+    matchers: str,
+    since: str,
+    until: str,
+    labels: list[str],
+    told: Mapping[str, str],
+    between: tuple[float, float] | None = None,
+) -> tuple[Telemetry, str]:
+    """Telemetry from either source, and what to call it."""
+    if recording is not None:
+        return recorded.telemetry(recording, told, between), target_name(recording)
+    if between is not None:
+        raise click.UsageError("--between is for recordings; give --since and --until")
+    if access is None:
+        raise click.UsageError("give --prometheus URL or --recording FILE")
+    end = parse_when(until) if until else time.time()
+    askers = [PromApi(access) for _ in range(2)]
+    found = collect(askers, end - parse_span(since), end, labels, matchers, progress=progress_line())
+    clear()
+    for gap in found.missing:
+        click.echo(f"vllm-vitals: missing: {gap.what}: {gap.why}", err=True)
+    return found, shown(access.url)
+
+
+def _one_model(telemetry: Telemetry) -> str:
+    models = telemetry.models()
+    if len(models) != 1:
+        raise click.UsageError(f"there are {len(models)} models ({', '.join(models)}): choose one with --model")
+    return models[0]
+
+
+def _told(settings: ReviewSettings, model: str, given: tuple[str, ...]) -> dict[str, str]:
+    own = settings.models.get(model)
+    return {**{k: f"{v:.15g}" for k, v in (own.settings if own else {}).items()}, **parse_set(given)}
+
+
+@click.command()
+@source_options
+@click.option("--since", default="30m", show_default=True, metavar="SPAN", help="How far back the stretch goes.")
+@click.option("--until", default="", metavar="TIME", help="Its end (now).")
+@click.option(
+    "--repeats",
+    default=3,
+    show_default=True,
+    type=click.IntRange(1, 50),
+    help="Equal parts; their spread is noise.",
+)
+@click.option("--between", default="", metavar="FROM,TO", help="Of a recording: seconds from its start.")
+@click.option("--name", default="", metavar="TEXT", help="What to call it: baseline, seqs-24.")
+@click.option("--set", "given", multiple=True, metavar="NAME=VALUE", help="A server setting that no metric tells.")
+@click.option("--config", type=click.Path(path_type=Path), help="Config file with a section review:.")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The file to write.")
+def snapshot(
+    access: Access | None, recording: Path | None, matchers: str, since: str, until: str, repeats: int, between: str, name: str,
+    given: tuple[str, ...], config: Path | None, output: Path,
+) -> None:  # fmt: skip
+    """Save a baseline: settings, version, workload shape and vital signs, with repeats."""
+    settings = load(config) if config is not None else ReviewSettings()
+    told = parse_set(given)
+    labels = settings.identity_labels
+    telemetry, source = _read(access, recording, matchers, since, until, labels, told, _between(between))
+    model = _one_model(telemetry)
+    taken = baseline.baseline(
+        telemetry, model, name or output.stem, source, time.time(), repeats, _told(settings, model, given)
+    )
+    output.write_bytes(baseline.to_bytes(taken))
+    click.echo(f"wrote {output}: {model}, {taken.engines} engine{'s' if taken.engines > 1 else ''}, {repeats} repeats")
+
+
+@click.command()
+@click.argument("before", type=click.Path(path_type=Path))
+@click.argument("after", type=click.Path(path_type=Path))
+@click.option("--anyway", is_flag=True, help="Decide although they are not comparable; reasons stay as warnings.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def compare(before: Path, after: Path, anyway: bool, as_json: bool) -> None:
+    """Compare two snapshots: is the difference real, and should the change stay?"""
+    old, new = baseline.read(before), baseline.read(after)
+    found = compared(old, new, anyway)
+    if as_json:
+        click.echo(orjson.dumps(render_json.plain(found), option=orjson.OPT_INDENT_2).decode())
+    else:
+        click.echo(render_text.comparison(old, new, found), nl=False)
+    click.get_current_context().exit(_exit(found))
+
+
+def _exit(found: Comparison) -> int:
+    return _EXITS[found.decision]
+
+
+@click.command()
+@source_options
+@click.option("--since", default="7d", show_default=True, metavar="SPAN", help="How far back to look for the stretch.")
+@click.option("--until", default="", metavar="TIME", help="The end (now).")
+@click.option("--focus", type=click.Choice(["worst", "peak"]), default="worst", show_default=True,
+              help="The longest stretch with preemptions, or the busiest hour.")  # fmt: skip
+@click.option(
+    "--between",
+    default="",
+    metavar="FROM,TO",
+    help="The stretch by hand: two times, or seconds from a recording's start.",
+)
+@click.option("--set", "given", multiple=True, metavar="NAME=VALUE", help="A server setting that no metric tells.")
+@click.option("--config", type=click.Path(path_type=Path), help="Config file with a section review:.")
+@click.option("--format", "kind", type=click.Choice(["md", "json"]), default="md", show_default=True)
+def whatif(
+    access: Access | None, recording: Path | None, matchers: str, since: str, until: str, focus: Focus, between: str,
+    given: tuple[str, ...], config: Path | None, kind: str,
+) -> None:  # fmt: skip
+    """What a knob would do to this workload, by a simulated server fitted to it."""
+    settings = load(config) if config is not None else ReviewSettings()
+    telemetry, _ = _read(access, recording, matchers, since, until, settings.identity_labels, parse_set(given))
+    model = _one_model(telemetry)
+    stretch = _between(between)
+    if stretch is not None and recording is not None:
+        stretch = telemetry.grid.start + stretch[0], telemetry.grid.start + stretch[1]
+    case = fitting.case(telemetry, telemetry.of(model), _told(settings, model, given), focus, stretch, recording)
+    found = tried(case, progress=progress_line("simulating"))
+    clear()
+    document: dict[str, Any] = {"schema": render_json.SCHEMA, "model_name": model, **render_json.plain(found)}
+    if kind == "json":
+        click.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
+    else:
+        click.echo(render_text.experiment(found), nl=False)
+
+
+def _between(text: str) -> tuple[float, float] | None:
+    if not text:
+        return None
+    parts = re.split(r"\s*,\s*", text)
+    if len(parts) != 2:
+        raise click.UsageError("--between: expected two times, FROM,TO")
+    return parse_when(parts[0]), parse_when(parts[1])

@@ -84,8 +84,8 @@ def _told(settings: ReviewSettings, model: str, given: tuple[str, ...]) -> dict[
 @click.option("--config", type=click.Path(path_type=Path), help="Config file with a section review:.")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The file to write.")
 def snapshot(
-    access: Access | None, recording: Path | None, matchers: str, since: str, until: str, repeats: int, between: str, name: str,
-    given: tuple[str, ...], config: Path | None, output: Path,
+    access: Access | None, recording: Path | None, matchers: str, since: str, until: str, repeats: int, between: str,
+    name: str, given: tuple[str, ...], config: Path | None, output: Path,
 ) -> None:  # fmt: skip
     """Save a baseline: settings, version, workload shape and vital signs, with repeats."""
     settings = load(config) if config is not None else ReviewSettings()

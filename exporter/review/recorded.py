@@ -29,7 +29,7 @@ from exporter.review.telemetry import (
     unknown,
 )
 
-SCRAPES_A_WINDOW = 5
+SCRAPES_A_WINDOW = 4
 _FIELDS = {
     "generation_tokens_total": "generation_tokens", "prompt_tokens_total": "prompt_tokens",
     "prompt_tokens_computed_total": "prompt_tokens_computed", "preemptions_total": "preemptions",

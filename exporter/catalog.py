@@ -122,6 +122,7 @@ DERIVED = (
     _gauge("stall_gaps_per_second", "Inter-token gaps longer than 1 s, a second: where preemption shows."),
     _gauge("truncated_ratio", "Share of responses that ended by length, over the slow window."),
     _gauge("output_tokens_mean", "Mean output length over the slow window."),
+    _gauge("output_tokens_p90", "90th percentile of output length over the slow window: what caps are sized by.", no=_BOUNDS_NO),
     _gauge("prompt_tokens_mean", "Mean prompt length over the slow window."),
     _gauge("output_tokens_cv", "Coefficient of variation of output length, from buckets.", no=_BOUNDS_NO),
     _gauge("output_tokens_straggler_ratio", "p99 output length over the mean.", no=_BOUNDS_NO),

@@ -17,6 +17,10 @@ TRUNCATED = 0.05  # share of responses cut at a cap that is worth a word
 LATE_FIRST_TOKEN_S = 5.0  # p99 that a person waits for in vain; move to your own objective
 ROOM = 0.7  # KV usage below which more sequences would fit
 MANY_LONG_PROMPTS = 2.0  # prompt tokens per output token from which input, not output, fills the cache
+# Prompt tokens computed per generated one from which prefill fills the GPU: a quarter more slots then gain less than a
+# tenth in throughput (tests/test_ideas.py), and every first token comes later.
+PREFILL_BOUND = 50.0
+RUNAWAY_FACTOR, RUNAWAY_TOKENS = 8.0, 4096.0  # an open request beyond both is worth a look (as the alert has it)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,7 @@ def advise(
     """What to do now, then at most one knob. Where the state asks for nothing, what the workload asks for."""
     case = Case(state, facts, readings, sample, settings, role)
     trouble = _BY_STATE.get(state, _nothing)(case)
-    return trouble or (*_late_first_token(case), *_cut_answers(case))
+    return trouble or _runaway(case) or (*_late_first_token(case), *_cut_answers(case))
 
 
 def _nothing(_: Case) -> tuple[Advice, ...]:
@@ -176,17 +180,19 @@ def _starved(case: Case) -> tuple[Advice, ...]:
 
 
 def _saturated(case: Case) -> tuple[Advice, ...]:
-    kv = case.number("kv_cache_usage_max_ratio")
+    if held := _runaway(case):
+        return held
+    kv, reason = case.number("kv_cache_usage_max_ratio"), _slots_do_not_help(case)
     now = Advice(
         "more requests than slots",
         "now",
         "replicas",
         "up",
-        "add replicas, or cap the client that sends more than the slots",
+        "add replicas, or cap the client that sends more than the slots" + (reason and f"; {reason}"),
         "waiting falls below 1",
         "GPUs",
     )
-    if kv is not None and kv < ROOM:
+    if kv is not None and kv < ROOM and not reason:
         seqs = case.setting("max_num_seqs")
         by = "by 25 %" if seqs is None else f"from {seqs:.0f} to {floor(seqs * 1.25)}"
         knob = Advice(
@@ -200,6 +206,50 @@ def _saturated(case: Case) -> tuple[Advice, ...]:
         )
         return now, knob
     return (now,)
+
+
+def _slots_do_not_help(case: Case) -> str:
+    """Why a larger max_num_seqs would win nothing, or an empty text."""
+    seqs, running = case.setting("max_num_seqs"), None if case.sample is None else case.sample.running
+    if seqs is not None and running is not None and running < ROOM * seqs:
+        return f"max_num_seqs {seqs:.0f} is not the limit: {running:.0f} run"
+    factor = None if case.facts is None else case.facts.prefill_factor
+    if factor is not None and factor >= PREFILL_BOUND:
+        return (
+            f"{factor:.0f} prompt tokens are computed per generated one, so more max_num_seqs would hardly raise "
+            "throughput, only delay first tokens"
+        )
+    return ""
+
+
+def _runaway(case: Case) -> tuple[Advice, ...]:
+    """An answer that does not end holds a slot and its KV blocks until a cap or the context window stops it."""
+    made, usual = case.number("inflight_output_tokens_estimate"), case.number("output_tokens_mean")
+    if made is None or not usual or made < max(RUNAWAY_TOKENS, RUNAWAY_FACTOR * usual):
+        return ()
+    symptom = f"an open request has made about {made:.0f} tokens; the usual answer has {usual:.0f}"
+    return (
+        Advice(
+            symptom,
+            "now",
+            "cancel_oldest_request",
+            "do",
+            "cancel the oldest open request at the gateway",
+            "requests complete again",
+            "its client gets no answer",
+        ),
+        Advice(
+            symptom,
+            "restart",
+            "default_max_tokens",
+            "set",
+            "max_new_tokens in override_generation_config: the longest answer you accept (model cards say 32768); a "
+            "presence_penalty beside it breaks repetition. The start-up log must name both: some releases drop what "
+            "they do not know",
+            "share of responses that end by length",
+            "legitimate answers beyond the cap are cut",
+        ),
+    )
 
 
 def _late_first_token(case: Case) -> tuple[Advice, ...]:
@@ -219,7 +269,8 @@ def _late_first_token(case: Case) -> tuple[Advice, ...]:
             "up",
             size,
             "time to first token, then TPOT and the KV capacity, which pays for larger steps",
-            "answers being written wait longer for each prefill step",
+            "answers being written wait longer for each prefill step; where prefill already fills the GPU nothing is "
+            "won (8192 to 32768 was measured at 2 % more throughput for 17 % less KV cache)",
         ),
     )
 
@@ -232,7 +283,9 @@ def _cut_answers(case: Case) -> tuple[Advice, ...]:
     if spread <= 0.3:
         size = f"{1.5 * mean:.0f}-{2 * mean:.0f} (1.5-2 x the mean {mean:.0f}, CV {spread:.2f})"
     elif spread > 1:
-        size = f"1.5-2 x the p90 output length, with fewer max_num_seqs (CV {spread:.2f})"
+        p90 = case.number("output_tokens_p90")
+        tokens = "" if p90 is None else f"{1.5 * p90:.0f}-{2 * p90:.0f}: "
+        size = f"{tokens}1.5-2 x the p90 output length, with fewer max_num_seqs (CV {spread:.2f})"
     else:
         return ()
     return (

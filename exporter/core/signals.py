@@ -258,7 +258,11 @@ def tails(span: Span, role: Role) -> dict[str, Reading]:
 def lengths(span: Span, role: Role) -> dict[str, Reading]:
     """Why it happens: prompt and output lengths, their spread and their stragglers."""
     prompts, outputs = span.histogram("request_prompt_tokens"), span.histogram("request_output_tokens")
-    readings = {"prompt_tokens_mean": quantile.mean(prompts), "output_tokens_mean": quantile.mean(outputs)}
+    readings = {
+        "prompt_tokens_mean": quantile.mean(prompts),
+        "output_tokens_mean": quantile.mean(outputs),
+        "output_tokens_p90": quantile.quantile(outputs, 0.9),
+    }
     if role in (Role.PREFILL, Role.POOLING):
         spread = stragglers = absent(f"a {role} engine does not decode")
     else:

@@ -105,7 +105,7 @@ class Engine:
             if request.scheduled_at < 0:
                 request.scheduled_at = self.now
                 self.stats.first_admission(request)
-        seconds = self._time.seconds(step.prefill, step.decoding, step.context)
+        seconds = self._time.seconds(step.prefill, step.decoding, step.context, step.loaded)
         self._in_flight = _InFlight(step, self.now + seconds)
 
     def _land(self, flight: _InFlight) -> list[Request]:

@@ -15,8 +15,8 @@ class Request:
     """A request. Times are seconds on the simulation's clock, lengths are tokens, ``blocks`` are KV blocks held.
 
     ``prefix`` names a prompt head of ``prefix_tokens`` that other requests have too. ``cached`` is the prompt tokens
-    found in the prefix cache at the first admission, -1 before it. ``patience`` is how long the client waits before
-    it hangs up.
+    found in the prefix cache at the first admission, -1 before it. ``saved`` is the tokens whose KV host
+    memory holds. ``patience`` is how long the client waits before it hangs up.
     """
 
     id: int
@@ -35,6 +35,7 @@ class Request:
     blocks: int = 0
     shared: int = 0
     cached: int = -1
+    saved: int = 0
     preemptions: int = 0
     uncounted: int = 0
     decoding: bool = False

@@ -21,12 +21,13 @@ class Step:
     """One iteration as planned: what it computes and for whom.
 
     ``decoding`` requests get one token each, ``completing`` ones end their prefill and get one too. ``victims`` lost
-    their KV while it was planned. ``context`` is the number of KV tokens read, in tokens.
+    their KV while it was planned. ``context`` KV tokens are read, ``loaded`` ones come back from host memory.
     """
 
     decoding: int = 0
     prefill: int = 0
     context: int = 0
+    loaded: int = 0
     completing: list[Request] = field(default_factory=list)
     admitted: list[Request] = field(default_factory=list)
     victims: list[Request] = field(default_factory=list)
@@ -209,7 +210,8 @@ class Scheduler:
     def _try_admission(self, request: Request, budget: int, step: Step) -> int:
         shared, own, revived = self._prefixes.look_up(request)
         hits = shared + own
-        computed = hits * self.settings.block_size
+        found = hits * self.settings.block_size
+        computed = max(found, request.saved)
         chunk = min(request.tokens - computed, budget)
         reach = request.tokens if self.settings.scheduler_reserve_full_isl else computed + chunk
         watermark = self._watermark if self.running else 0
@@ -218,6 +220,8 @@ class Scheduler:
         self._prefixes.hold(request, shared, own)
         request.computed = computed
         request.cached = computed if request.cached < 0 else request.cached
+        request.saved = 0
+        step.loaded += computed - found
         need = self._blocks(computed + chunk) - hits
         self.pool.take(need)
         self._compute(request, chunk, need, step)
@@ -262,6 +266,8 @@ class Scheduler:
             self._leave_decoding(victim)
         else:
             self._partial = None
+        if self.settings.kv_offload:
+            victim.saved = victim.computed // self.settings.block_size * self.settings.block_size
         if self.settings.fenced_release:
             self._fenced.append(victim)
         else:

@@ -17,7 +17,8 @@ class ServerSettings:
 
     ``async_scheduling`` decides when the preemption counter learns of a victim (vllm/v1/core/sched/scheduler.py:
     the event travels with the victim's next output). ``fenced_release`` models a KV connector that keeps a victim's
-    blocks until the step in flight ends, so that preempting frees nothing at once (vllm#49674).
+    blocks until the step in flight ends, so that preempting frees nothing at once (vllm#49674). ``kv_offload`` keeps
+    a victim's KV in host memory (V1's OffloadingConnector, V0's swap), so that it is loaded and not computed again.
     ``default_max_tokens`` is what ``override_generation_config`` gives to a request without its own cap.
     """
 
@@ -32,6 +33,7 @@ class ServerSettings:
     watermark: float = 0.0
     async_scheduling: bool = True
     fenced_release: bool = False
+    kv_offload: bool = False
     default_max_tokens: int | None = None
 
     def __post_init__(self) -> None:

@@ -1,7 +1,8 @@
-"""Rules that others have published for vLLM, as they were published, over the same recordings.
+"""Rules that others have published for vLLM, over the same recordings.
 
-Each is judged by promtool in simulated time on what Prometheus would have scraped every 15 s. A rule is not wrong for
-being a warning: the table only says when it would have fired.
+Expressions are as published; those written for Ray's names read vLLM's own, and those published as prose are written as
+PromQL. Each is judged by promtool in simulated time on what Prometheus would have scraped every 15 s. A rule is not
+wrong for being a warning: the table only says when it would have fired.
 """
 
 import re
@@ -49,7 +50,7 @@ PEERS = (
     ),
     Peer("preemptions ever, KV >= 0.8", "vllm-doctor", "vllm:num_preemptions_total > 0 and"
         " vllm:kv_cache_usage_perc >= .80", 0),
-    Peer("queue > 100 for 2 min", "gigagpu", "vllm:num_requests_waiting > 100", 2),
+    Peer("queue > 100", "gigagpu", "vllm:num_requests_waiting > 100", 2),
 )  # fmt: skip
 
 

@@ -3,18 +3,24 @@
 Alertmanager lets an inhibition apply when all ``equal`` labels are missing on both sides, so each side must have them.
 """
 
+import asyncio
+import subprocess
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import requests
 
 from alerts import routing
 from alerts.build import rules
 from alerts.config import Config, Email, Receiver, Receivers, parse
 from alerts.model import Alert, Severity, dump
 from alerts.text import scope_labels
+from tests.alerts.live import ready
+from tests.alerts.playback import free_port
 from tests.alerts.rulesets import WITH_SLO
-from tests.alerts.tools import RULES, run, versions
+from tests.alerts.tools import RULES, find, run, versions
 
 ALERTS = {(a.name, a.severity): a for g in rules(WITH_SLO)["alerts"] for a in g.rules if isinstance(a, Alert)}
 EVERY_RECEIVER = Receiver(
@@ -93,6 +99,37 @@ def test_the_page_and_the_ticket_of_an_alert_carry_the_same_labels() -> None:
 def test_a_spiral_silences_its_own_symptoms() -> None:
     silenced = {t for rule in routing.inhibitions(Config()) if "VLLMDeathSpiral" in rule.sources for t in rule.targets}
     assert {"VLLMThrashing", "VLLMPreempting", "VLLMKVPressure", "VLLMTailDivergence", "VLLMLongQueue"} <= silenced
+
+
+@pytest.fixture
+def alertmanager(tmp_path: Path) -> Iterator[str]:
+    """A real Alertmanager with the committed config; its address."""
+    port = free_port()
+    command = [
+        find("prometheus-alertmanager"), f"--config.file={RULES / 'alertmanager.yml'}", f"--storage.path={tmp_path}",
+        "--cluster.listen-address=", f"--web.listen-address=127.0.0.1:{port}",
+    ]  # fmt: skip
+    with (tmp_path / "log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
+        try:
+            asyncio.run(ready(f"http://127.0.0.1:{port}/-/ready"))
+            yield f"http://127.0.0.1:{port}/api/v2/alerts"
+        finally:
+            process.terminate()
+
+
+def test_a_real_alertmanager_silences_symptoms_of_the_same_victim_alone(alertmanager: str) -> None:
+    spiral = labels_of(ALERTS["VLLMDeathSpiral", Severity.PAGE])
+    symptoms = [labels_of(a) for (_, severity), a in ALERTS.items() if severity is not Severity.NONE]
+    stranger = {**labels_of(ALERTS["VLLMKVPressure", Severity.TICKET]), "model_name": "y", "target": "y"}
+    posted = [{"labels": one} for one in (spiral, *symptoms, stranger) if one["alertname"] != "VLLMStalled"]
+    requests.post(alertmanager, json=posted, timeout=10).raise_for_status()
+    kept = requests.get(alertmanager, timeout=10).json()
+    silent = {a["labels"]["alertname"] for a in kept if a["status"]["inhibitedBy"] and a["labels"].get("target") == "x"}
+    loud = [a["labels"] for a in kept if not a["status"]["inhibitedBy"]]
+    assert {"VLLMThrashing", "VLLMPreempting", "VLLMKVPressure", "VLLMTailDivergence", "VLLMLongQueue"} <= silent
+    assert spiral in loud
+    assert stranger in loud
+    assert labels_of(ALERTS["VLLMResponsesTruncated", Severity.TICKET]) in loud
 
 
 def test_no_route_or_inhibition_uses_the_exporters_own_job_or_instance() -> None:

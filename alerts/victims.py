@@ -9,7 +9,11 @@ from alerts.promql import Fold
 from alerts.text import label, preamble, scope_labels
 from exporter.core.snapshot import State
 
-WHO = f"{label('model_name')} on {label('target')} (engine {label('engine')})"
+# A server never yet seen has no model and no engine to name.
+WHO = (
+    '{{ or $labels.model_name "A model not yet seen" }}'
+    f" on {label('target')}{{{{ with $labels.engine }}}} (engine {{{{ . }}}}){{{{ end }}}}"
+)
 KEEP = 900  # a ticket outlasts a quarter of an hour's pause
 
 

@@ -169,3 +169,24 @@ def test_promtool_of_every_release_accepts_the_rules() -> None:
         done = run(tool, "check", "rules", *rulesets.NATIVE)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "SUCCESS" in done.stdout
+
+
+def test_a_server_never_yet_seen_is_a_ticket_in_plain_words_and_no_page(tmp_path: Path) -> None:
+    """It may still be loading: it has no model, so no model is unavailable."""
+    unseen = {"target": "gpu9:8000", "model_name": "", "engine": ""}
+    inside = ",".join(f'{k}="{v}"' for k, v in {**unseen, "job": "vllm-vitals"}.items())
+    inputs = [{"series": f'vllm_vitals_state{{{inside},state="down"}}', "values": "1x80"}]
+    checks = [{"expr": 'ALERTS{severity="page"}', "eval_time": "20m", "exp_samples": []}]
+    text = {
+        "exp_labels": {"severity": "ticket", "signal": "availability", "target": "gpu9:8000"},
+        "exp_annotations": {
+            "summary": "A model not yet seen on gpu9:8000 does not answer.",
+            "runbook_url": "alerts/runbooks/VLLMEngineDown.md",
+        },
+    }
+    alert = {"eval_time": "20m", "alertname": "VLLMEngineDown", "exp_alerts": [text]}
+    one = {"interval": f"{STEP}s", "input_series": inputs, "promql_expr_test": checks, "alert_rule_test": [alert]}
+    # The long description is left out of what is expected, so promtool complains, and shows what came.
+    said = promtool_test(document([one], rulesets.DAEMON), tmp_path, "unseen")
+    assert "ALERTS" not in said, said
+    assert 'summary="A model not yet seen on gpu9:8000 does not answer."' in said.partition("got:")[2]

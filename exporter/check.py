@@ -31,10 +31,14 @@ Progress = Callable[[float, Sequence[TargetSnapshot]], None]
 
 
 def hurried(limits: Thresholds, seconds: float) -> Thresholds:
-    """Thresholds for a look of so many seconds: what must hold for a while holds for a part of it."""
+    """Thresholds for a look of so many seconds: a window is the look, and what must hold holds for a part of it.
+
+    Holding keeps a daemon from flapping; one look needs only to see the same thing twice.
+    """
     return replace(
         limits,
-        hold=min(limits.hold, seconds / 3),
+        fast_window=min(limits.fast_window, 0.9 * seconds),
+        hold=min(limits.hold, seconds / 10),
         stall_after=min(limits.stall_after, 0.7 * seconds),
         spiral_silence=min(limits.spiral_silence, seconds / 2),
     )

@@ -22,7 +22,7 @@ HEADLINES = {
     State.THRASHING: "Evictions feed on themselves and the queue does not drain.",
     State.BLIND: "The server answers, but its metrics do not.",
     State.STARVED: "Long prefills hold up everyone's next token.",
-    State.PREEMPTING: "It evicts requests and still gets its work done.",
+    State.PREEMPTING: "It evicts requests; that this feeds on itself is not proven.",
     State.SATURATED: "Requests queue; nothing is evicted.",
     State.KV_PRESSURE: "The KV cache is almost full.",
     State.HEALTHY: "Working.",

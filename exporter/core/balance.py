@@ -19,10 +19,8 @@ def uneven(engines: Sequence[EngineSnapshot]) -> tuple[frozenset[str], Evidence]
     if not crowded or not free or _mean(crowded) < AT_LEAST * max(1.0, _mean(free)):
         return None
     held, total = sum(crowded.values()), sum(crowded.values()) + sum(free.values())
-    text = (
-        f"uneven load: {len(crowded)} of {len(loads)} engines hold {held:.0f} of {total:.0f} requests and queue, "
-        f"{len(free)} {'has' if len(free) == 1 else 'have'} no queue: look at the routing first"
-    )
+    where = f"{held:.0f} of {total:.0f} requests are on {len(crowded)} of {len(loads)} engines and queue there"
+    text = f"uneven load: {where}, {len(free)} without a queue: look at the routing first"
     return frozenset(crowded), Evidence(text, held / total)
 
 

@@ -61,12 +61,13 @@ class EngineJudge:
             return self._publish(
                 replace(snapshot, readings={}, evidence=(), advice=(), unknown=(reason,), window_s=None)
             )
+        brewing = self._machine.brewing(at)
         return self._publish(
             replace(
                 snapshot,
                 role=derived.role,
                 readings=derived.readings,
-                evidence=evidence(state, derived.facts, derived.readings, sample, self._limits),
+                evidence=evidence(state, derived.facts, derived.readings, sample, self._limits, brewing),
                 advice=advise(state, derived.facts, derived.readings, sample, settings, derived.role),
                 unknown=unknowns(state, derived.facts, derived.readings, sample, self._limits, canary.answered),
                 window_s=derived.facts.seconds,
@@ -143,7 +144,7 @@ class EngineJudge:
         context = signals.resident_context(samples, finished.span if finished else slow)
         preemption_rate = fast.rate("preemptions")
         tax = signals.recompute_tax(preemption_rate, useful, context, signals.lost_share(sample, limits))
-        few = f"fewer than {limits.min_completions:g} requests finished in {limits.slow_window:g} s"
+        few = f"fewer than {limits.min_completions:g} requests finished in the {slow.seconds:.0f} s seen"
         return {
             "preemptions_per_second": signals.value(preemption_rate, "the server has no preemption counter"),
             "preemptions_per_completion": signals.value(

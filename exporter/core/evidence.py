@@ -5,6 +5,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 
+from exporter.core.advice import TRUNCATED
 from exporter.core.sample import EngineSample
 from exporter.core.snapshot import Evidence, Reading, State
 from exporter.core.state import Facts, eases
@@ -15,15 +16,27 @@ Proof = Callable[[Facts, Readings, EngineSample, Thresholds], Iterator[Evidence]
 
 
 def evidence(
-    state: State, facts: Facts, readings: Readings, sample: EngineSample, limits: Thresholds
+    state: State,
+    facts: Facts,
+    readings: Readings,
+    sample: EngineSample,
+    limits: Thresholds,
+    brewing: tuple[State, float] | None = None,
 ) -> tuple[Evidence, ...]:
-    """What was measured, and the limit it is judged by, most telling first."""
+    """What was measured, and the limit it is judged by, most telling first.
+
+    ``brewing`` is a worse state whose conditions are met, and for how many seconds: not long enough yet.
+    """
     proof = list(_PROOFS[state](facts, readings, sample, limits)) if state in _PROOFS else []
     if eases(state, facts, limits):
         text = (
             f"it eases: no longer at the level that proves it, taken back after {limits.release:.0f} s below half of it"
         )
         proof.insert(0, Evidence(text))
+    if brewing is not None and brewing[0].rank < state.rank:
+        name, seconds = brewing[0].value.replace("_", " "), brewing[1]
+        text = f"what proves a {name} has been met for {seconds:.0f} s; it is called so after {limits.hold:.0f} s"
+        proof.insert(0, Evidence(text, seconds, limits.hold))
     if sample.updating_weights:
         proof.append(Evidence("its weights are being updated or moved: requests wait for that"))
     return tuple(proof)
@@ -54,10 +67,11 @@ def unknowns(
         )
     if sample.recompute_counted and facts.preemptions:
         said.append("useful tokens without what preemption repeats: a V0 engine counts both together")
+    if state in (State.STALLED, State.ASLEEP):
+        return tuple(said)  # what it would be like if it worked does not matter now
+    told = (name for name in _TELL if facts.preemptions != 0 or name not in _ABOUT_PREEMPTION)
     said += [
-        f"{text}: {readings[name].why}"
-        for name, text in _TELL.items()
-        if name in readings and readings[name].value is None
+        f"{_TELL[name]}: {readings[name].why}" for name in told if name in readings and readings[name].value is None
     ]
     if sample.responses is not None:
         said.append("client disconnects: vLLM counts them nowhere")
@@ -73,6 +87,7 @@ def _needed(sample: EngineSample) -> Mapping[str, float | None]:
     }
 
 
+_ABOUT_PREEMPTION = ("preemptions_per_completion", "repeat_preemption_ratio", "recompute_tax_ratio")
 _TELL = {
     "preemptions_per_completion": "preemptions per finished request",
     "repeat_preemption_ratio": "share preempted twice or more",
@@ -138,14 +153,15 @@ def _stalled(f: Facts, readings: Readings, sample: EngineSample, limits: Thresho
     if f.canary_silent_for is not None:
         yield Evidence(f"a canary sent {f.canary_silent_for:.0f} s ago has no answer, and nothing moved since")
     if f.stuck_for is not None and (f.canary_silent_for is None or f.stuck_for >= f.stall_limit):
-        yield Evidence(f"no token and no KV progress for {f.stuck_for:.0f} s", f.stuck_for, f.stall_limit)
+        text = f"no token and no KV progress for {f.stuck_for:.0f} s (the limit is {f.stall_limit:.0f} s)"
+        yield Evidence(text, f.stuck_for, f.stall_limit)
     yield from _queue(f, sample)
     reasons = sample.waiting_by_reason
     if reasons.get("deferred") and not reasons.get("capacity") and not sample.running:
         yield Evidence(
             "all that wait are deferred: held by remote KV, LoRA or grammar, not by the scheduler's capacity"
         )
-    elif reasons:
+    elif any(reasons.values()):
         yield Evidence("waiting by reason: " + ", ".join(f"{name} {n:.0f}" for name, n in reasons.items()))
     if sample.kv_usage is not None:
         pulling = sample.kv_usage >= limits.kv_pressure_ratio and not sample.running and not f.decodes
@@ -206,6 +222,10 @@ def _calm(f: Facts, readings: Readings, sample: EngineSample, limits: Thresholds
     yield from _throughput(readings)
     if f.kv_max is not None:
         yield Evidence(f"KV cache at most {f.kv_max:.0%} full", f.kv_max, limits.kv_pressure_ratio)
+    cut = readings["truncated_ratio"].value
+    if cut is not None and cut >= TRUNCATED:
+        which = "the request's own, the server's default or the context window: only its log says which"
+        yield Evidence(f"{cut:.0%} of responses are cut at a cap ({which})", cut)
 
 
 def _asleep(f: Facts, readings: Readings, sample: EngineSample, limits: Thresholds) -> Iterator[Evidence]:

@@ -15,6 +15,7 @@ from exporter.core.thresholds import Thresholds
 from exporter.core.window import Span, Window, increase
 
 DAY = 86_400.0
+LIFE_GAPS = 10_000.0  # gaps between tokens from which the mean of an engine's life says what is usual
 
 
 class Progress:
@@ -160,7 +161,10 @@ def _alike(now: float | None, before: float | None) -> bool:
 
 
 class UsualLatency:
-    """The engine's usual mean inter-token latency: follows slowly, and stands still while decode is starved."""
+    """The engine's usual mean inter-token latency: follows slowly, and stands still while decode is starved.
+
+    An engine that has served a while before it is first seen begins with the mean of its life so far.
+    """
 
     def __init__(self) -> None:
         self._usual: float | None = None
@@ -171,6 +175,9 @@ class UsualLatency:
         mean = quantile.mean(span.histogram("inter_token_latency_seconds")).value
         if mean is None or mean <= 0:
             return None
+        life = span.first.histograms.get("inter_token_latency_seconds")
+        if self._usual is None and life is not None and life.count >= LIFE_GAPS and life.sum > 0:
+            self._usual, self._at = life.sum / life.count, at
         if self._usual is None:
             if span.seconds >= limits.fast_window / 2:
                 self._usual, self._at = mean, at

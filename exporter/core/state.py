@@ -272,7 +272,7 @@ def eases(state: State, facts: Facts, limits: Thresholds) -> bool:
 
 
 class Machine:
-    """Remembers which rules are latched for one engine."""
+    """Remembers which rules are latched for one engine. Three methods: step, brewing, clear."""
 
     def __init__(self) -> None:
         self._latches = [_Latch() for _ in RULES]
@@ -289,6 +289,15 @@ class Machine:
         if facts.asleep:
             return State.ASLEEP
         return worst if worst is not None else calm(facts)
+
+    def brewing(self, now: float) -> tuple[State, float] | None:
+        """The worst state whose conditions are met and not yet long enough, and for how many seconds they are."""
+        waits = [
+            (rule.state, now - latch.pending_since)
+            for rule, latch in self._pairs()
+            if not latch.active and latch.pending_since is not None
+        ]
+        return min(waits, key=lambda wait: wait[0].rank, default=None)
 
     def clear(self) -> None:
         """Forget everything: the engine went down, so what it did before proves nothing."""

@@ -283,7 +283,7 @@ def test_c38_one_crowded_rank_is_judged_apart_named_first_and_called_uneven() ->
     assert [engine.key.engine for engine in told.engines] == ["0", *"1234567"]
     assert [engine.state for engine in told.engines] == [State.PREEMPTING] + [State.HEALTHY] * 7
     (said,) = [item.text for item in told.engines[0].evidence if "uneven" in item.text]
-    assert "1 of 8 engines hold 168 of 182 requests" in said
+    assert "168 of 182 requests are on 1 of 8 engines" in said
     assert not any("uneven" in item.text for engine in told.engines[1:] for item in engine.evidence)
 
 

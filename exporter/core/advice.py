@@ -14,6 +14,10 @@ from exporter.core.snapshot import Advice, Reading, Role, State
 from exporter.core.state import Facts
 
 TRUNCATED = 0.05  # share of responses cut at a cap that is worth a word
+STEADY_CV, WIDE_CV = (
+    0.3,
+    1.0,
+)  # of output lengths: up to the first a mean says enough, above the second no static cap fits
 LATE_FIRST_TOKEN_S = 5.0  # p99 that a person waits for in vain; move to your own objective
 ROOM = 0.7  # KV usage below which more sequences would fit
 MANY_LONG_PROMPTS = 2.0  # prompt tokens per output token from which input, not output, fills the cache
@@ -277,17 +281,17 @@ def _late_first_token(case: Case) -> tuple[Advice, ...]:
 
 def _cut_answers(case: Case) -> tuple[Advice, ...]:
     """max_tokens by the spread of output lengths, where responses are cut at a cap."""
-    spread, mean, share = (case.number(n) for n in ("output_tokens_cv", "output_tokens_mean", "truncated_ratio"))
+    lengths = case.readings.get("output_tokens_cv")
+    spread = None if lengths is None else lengths.lower if lengths.value is None else lengths.value
+    mean, p90, share = (case.number(n) for n in ("output_tokens_mean", "output_tokens_p90", "truncated_ratio"))
     if spread is None or not mean or share is None or share < TRUNCATED:
         return ()
-    if spread <= 0.3:
+    if spread <= STEADY_CV:
         size = f"{1.5 * mean:.0f}-{2 * mean:.0f} (1.5-2 x the mean {mean:.0f}, CV {spread:.2f})"
-    elif spread > 1:
-        p90 = case.number("output_tokens_p90")
-        tokens = "" if p90 is None else f"{1.5 * p90:.0f}-{2 * p90:.0f}: "
-        size = f"{tokens}1.5-2 x the p90 output length, with fewer max_num_seqs (CV {spread:.2f})"
     else:
-        return ()
+        tokens = "" if p90 is None else f"{1.5 * p90:.0f}-{2 * p90:.0f}: "
+        beside = "with fewer max_num_seqs" if spread > WIDE_CV else "or a cap for each kind of request"
+        size = f"{tokens}1.5-2 x the p90 output length, {beside} (CV {spread:.2f})"
     return (
         Advice(
             f"{share:.0%} of responses are cut at a cap",

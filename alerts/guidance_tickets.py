@@ -41,7 +41,8 @@ TICKETS: dict[str, Runbook] = {
             "Nothing tonight.",
             "In the review: lower `max_num_seqs` to the cap printed by the query, or add cache (fewer other"
             " processes on the GPU, a"
-            " quantised KV cache, more tensor parallelism). It worked if R falls and finished requests/s do not.",
+            " quantised KV cache, smaller weights, more tensor parallelism, which costs synchronisation between GPUs)."
+            " It worked if R falls and finished requests/s do not.",
         ),
         ("preempting_for",),
     ),
@@ -112,8 +113,21 @@ TICKETS: dict[str, Runbook] = {
                 f"sum by (route) (max by (route, source)"
                 f" (rate(vllm_vitals_log_reasoning_truncated_total{{{MODEL}}}[30m])))",
             ),
+            ("Thinking, p90 by route", f"max by (route) (vllm_vitals_log_reasoning_tokens_p90{{{MODEL}}})"),
+            ("Answer after it, p90 by route", f"max by (route) (vllm_vitals_log_answer_tokens_p90{{{MODEL}}})"),
         ),
-        ("Raise max_tokens on that route, or lower the reasoning effort. It worked if the share falls.",),
+        (
+            "Thinking and answer share one max_tokens (the coupling tax), so give each its own room: a thinking budget"
+            " of 1.5 times its p90, and max_tokens of that plus 1.5 to 2 times the answer's p90. It worked if the share"
+            " falls.",
+            "Where the model keeps a budget (Qwen3: `thinking_budget` in its chat template; vLLM:"
+            " `thinking_token_budget` on the request), set it: cutting from outside leaves an answer that rests on half a"
+            " thought.",
+            "Where it keeps none (DeepSeek-R1), do not cut short: its accuracy was reported to rise by about 3.2 points"
+            " with every 500 tokens of thinking, up to some 12,000, and to fall beyond. A thinking budget above that"
+            " wins nothing.",
+            "Easy routes: switch thinking off. Below some 2,000 tokens in all, answering at once did better.",
+        ),
         ("reasoning_truncated_ratio", "reasoning_samples"),
     ),
     "VLLMLongQueue": Runbook(
@@ -163,7 +177,11 @@ TICKETS: dict[str, Runbook] = {
         ),
         (
             "Cancel it at the gateway. It worked if the estimate falls.",
-            "Give the route a max_tokens, or a repetition penalty.",
+            "Give the route a max_tokens.",
+            "At the next restart: a default for every caller, `max_new_tokens` in `override_generation_config` (model"
+            " cards say 32768), and the `presence_penalty` of the model card against repetition. Without a default the cap"
+            " is what the prompt leaves of the context window. The start-up log must name both in `Default vLLM sampling"
+            " parameters have been overridden`: 0.29 dropped presence_penalty in silence, 0.32 takes it.",
         ),
         ("runaway_factor", "runaway_tokens", "runaway_for"),
     ),

@@ -171,6 +171,10 @@ LOGS = (
            ("model_name", "route", "source"), (), no=_LOGS),
     _gauge("log_underpredicted_ratio", "Share of logged responses that came out longer than predicted.",
            ("model_name", "route", "source"), (), no=_LOGS),
+    _gauge("log_reasoning_tokens_p90", "90th percentile of the thinking of logged responses; it shares max_tokens with the answer.",
+           ("model_name", "route", "source"), (), no=_LOGS),
+    _gauge("log_answer_tokens_p90", "90th percentile of what follows the thinking, of logged responses that were not cut.",
+           ("model_name", "route", "source"), (), no=_LOGS),
     _gauge("log_route_split_helps", "1 where serving a model's routes apart would make its output lengths more even.",
            ("model_name", "source"), (), no=_LOGS),
 )  # fmt: skip

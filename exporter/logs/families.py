@@ -70,6 +70,8 @@ def _figures(view: SeriesView) -> Iterator[Family]:
         ("log_truncated_ratio", view.truncated),
         ("log_predicted_length_error_ratio", view.prediction_error),
         ("log_underpredicted_ratio", view.underpredicted),
+        ("log_reasoning_tokens_p90", view.thinking_p90),
+        ("log_answer_tokens_p90", view.answer_p90),
     ):
         if reading.value is not None:
             yield name, labels, reading.value

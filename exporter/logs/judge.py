@@ -105,7 +105,8 @@ class LogJudge:
             window = self._windows[source, pair] = ResponseWindow()
         # A time ahead of the clock is a wrong zone or a wrong clock: it must not stay in the window for hours.
         at = read_at if event.at is None else min(event.at, read_at)
-        window.add(at, event.tpot_s, event.completion_tokens, cap is not None, event.predicted_tokens)
+        window.add(at, event.tpot_s, event.completion_tokens, cap is not None, event.predicted_tokens,
+                   event.reasoning_tokens)  # fmt: skip
 
     def _limits(self, source: str) -> derive.ServerLimits:
         info = self._sources[source]
@@ -120,7 +121,7 @@ class LogJudge:
 
 
 def _view(source: str, pair: Pair, counts: SeriesCounts, rows: Rows | None) -> SeriesView:
-    rows = rows or Rows([], [], [], [])
+    rows = rows or Rows()
     p50, p99 = quantile(rows.tpot, 0.5), quantile(rows.tpot, 0.99)
     ratio = (
         Reading(p99.value / p50.value)
@@ -141,6 +142,8 @@ def _view(source: str, pair: Pair, counts: SeriesCounts, rows: Rows | None) -> S
         mean(rows.truncated),
         mean([(said - real) / real for said, real in pairs]),
         mean([float(said < real) for said, real in pairs]),
+        quantile(rows.thinking, 0.9),
+        quantile(rows.answers, 0.9),
     )
 
 
@@ -154,6 +157,6 @@ def _mixed(series: list[SeriesView], rows: Mapping[tuple[str, Pair], Rows]) -> l
     for (source, model), views in groups.items():
         if len(views) > 1:
             together = sum((rows[source, (model, one.route)] for one in views if (source, (model, one.route)) in rows),
-                           Rows([], [], [], []))  # fmt: skip
+                           Rows())  # fmt: skip
             mixed.append(_view(source, (model, ""), SeriesCounts(), together))
     return mixed

@@ -22,6 +22,7 @@ class SeriesView:
     """One (source, model, route): counts since ever, and figures over the window (``recent`` responses in it).
 
     ``prediction_error`` is the mean of (predicted - actual) / actual; ``underpredicted`` the share predicted too short.
+    ``thinking_p90`` and ``answer_p90`` are in tokens; they share one max_tokens.
     """
 
     source: str
@@ -37,6 +38,8 @@ class SeriesView:
     truncated: Reading
     prediction_error: Reading
     underpredicted: Reading
+    thinking_p90: Reading
+    answer_p90: Reading
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,16 +15,24 @@ _NAN = math.nan
 
 
 class ResponseWindow:
-    """A ring of columns: time, TPOT s, output tokens, at its cap (0/1), predicted tokens; NaN where not said."""
+    """A ring of columns: time, TPOT s, output, at its cap (0/1), predicted, thinking; tokens, NaN where not said."""
 
     def __init__(self) -> None:
-        self._columns = tuple(array("d") for _ in range(5))
+        self._columns = tuple(array("d") for _ in range(6))
         self._next = 0
 
-    def add(self, at: float, tpot: float | None, output: int | None, truncated: bool, predicted: float | None) -> None:
+    def add(
+        self,
+        at: float,
+        tpot: float | None,
+        output: int | None,
+        truncated: bool,
+        predicted: float | None,
+        thinking: int | None,
+    ) -> None:
         """Append one response; the oldest gives way."""
-        row = (at, _NAN if tpot is None else tpot, _NAN if output is None else output, float(truncated),
-               _NAN if predicted is None else predicted)  # fmt: skip
+        said = (tpot, output, float(truncated), predicted, thinking)
+        row = (at, *(_NAN if value is None else value for value in said))
         if len(self._columns[0]) < CAPACITY:
             for column, value in zip(self._columns, row, strict=True):
                 column.append(value)
@@ -42,16 +50,18 @@ class ResponseWindow:
 class Rows:
     """Columns of some responses; ``+`` puts those of several series together."""
 
-    def __init__(self, tpot: list[float], output: list[float], truncated: list[float], predicted: list[float]) -> None:
-        self.tpot, self.output, self.truncated, self.predicted = tpot, output, truncated, predicted
+    def __init__(self, *columns: list[float]) -> None:
+        self._columns = columns or tuple([] for _ in range(5))
+        self.tpot, self.output, self.truncated, self.predicted, self.thinking = self._columns
 
     def __add__(self, other: "Rows") -> "Rows":
-        return Rows(
-            self.tpot + other.tpot,
-            self.output + other.output,
-            self.truncated + other.truncated,
-            self.predicted + other.predicted,
-        )
+        return Rows(*(mine + theirs for mine, theirs in zip(self._columns, other._columns, strict=True)))
+
+    @property
+    def answers(self) -> list[float]:
+        """Tokens after the thinking, of responses that were not cut."""
+        rows = zip(self.output, self.thinking, self.truncated, strict=True)
+        return [output - thinking for output, thinking, cut in rows if not cut]
 
     def __len__(self) -> int:
         return len(self.truncated)

@@ -155,6 +155,16 @@ def test_prediction_error_keeps_its_sign() -> None:
     assert view.underpredicted.value == pytest.approx(0.75)
 
 
+def test_thinking_and_answers_are_measured_apart_since_they_share_one_cap() -> None:
+    one = judge()
+    for number in range(100):
+        finish(one, completion_tokens=2 * number + 50, reasoning_tokens=2 * number)
+    finish(one, completion_tokens=512, reasoning_tokens=512, max_tokens=512, finish_reason="length")
+    view = only(one.snapshot(NOW))
+    assert view.thinking_p90.value == pytest.approx(180, abs=2)
+    assert view.answer_p90.value == 50  # a cut answer says nothing about how long it wanted to be
+
+
 def test_every_sample_is_in_the_catalogue_with_its_labels_and_comes_once() -> None:
     one, draws = judge(), random.Random(4)
     one.observe("own", Decoded("setting", (
@@ -167,6 +177,7 @@ def test_every_sample_is_in_the_catalogue_with_its_labels_and_comes_once() -> No
             one,
             route=f"/{number % 2}",
             completion_tokens=draws.randint(2, 300),
+            reasoning_tokens=1,
             predicted_tokens=100,
             ttft_s=0.1,
             e2e_s=3.0,

@@ -121,8 +121,8 @@ TICKETS: dict[str, Runbook] = {
             " of 1.5 times its p90, and max_tokens of that plus 1.5 to 2 times the answer's p90. It worked if the share"
             " falls.",
             "Where the model keeps a budget (Qwen3: `thinking_budget` in its chat template; vLLM:"
-            " `thinking_token_budget` on the request), set it: cutting from outside leaves an answer that rests on half a"
-            " thought.",
+            " `thinking_token_budget` on the request), set it: cutting from outside leaves an answer that rests on"
+            " half a thought.",
             "Where it keeps none (DeepSeek-R1), do not cut short: its accuracy was reported to rise by about 3.2 points"
             " with every 500 tokens of thinking, up to some 12,000, and to fall beyond. A thinking budget above that"
             " wins nothing.",
@@ -179,9 +179,9 @@ TICKETS: dict[str, Runbook] = {
             "Cancel it at the gateway. It worked if the estimate falls.",
             "Give the route a max_tokens.",
             "At the next restart: a default for every caller, `max_new_tokens` in `override_generation_config` (model"
-            " cards say 32768), and the `presence_penalty` of the model card against repetition. Without a default the cap"
-            " is what the prompt leaves of the context window. The start-up log must name both in `Default vLLM sampling"
-            " parameters have been overridden`: 0.29 dropped presence_penalty in silence, 0.32 takes it.",
+            " cards say 32768), and the `presence_penalty` of the model card against repetition. Without a default the"
+            " cap is what the prompt leaves of the context window. The start-up log must name both in `Default vLLM"
+            " sampling parameters have been overridden`: 0.29 dropped presence_penalty in silence, 0.32 takes it.",
         ),
         ("runaway_factor", "runaway_tokens", "runaway_for"),
     ),

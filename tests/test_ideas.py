@@ -18,6 +18,8 @@ from exporter.logs.events import Decoded, RequestFinished, ServerSetting
 from exporter.logs.judge import LogJudge, SourceInfo
 from exporter.logs.server import ServerState
 from exporter.review import trial
+from exporter.review.baseline import VITALS, Baseline, Measure
+from exporter.review.compare import compare
 from exporter.review.trial import Gateway
 from exporter.simulator.engine import Engine
 from exporter.simulator.request import Request
@@ -295,6 +297,15 @@ def test_knowing_which_answers_will_be_short_lets_them_go_first() -> None:
     assert oracle.preemptions < blind.preemptions / 2
 
 
+def test_knowing_only_short_medium_or_long_is_nearly_as_good() -> None:
+    blind, coarse = (
+        trial.run(SMALL, A100, OVERLOAD, 300, 1, gateway=gateway)
+        for gateway in (Gateway(), Gateway(predict=True, classes=4.0))
+    )
+    assert known(coarse.ttft_p50) < known(blind.ttft_p50) / 2
+    assert coarse.preemptions < blind.preemptions / 2
+
+
 def test_predicting_too_short_costs_more_than_predicting_too_long() -> None:
     short, long = (
         trial.run(SMALL, A100, OVERLOAD, 300, 1, gateway=Gateway(predict=True, noise=0.3, bias=b)) for b in (0.5, 1.5)
@@ -421,3 +432,47 @@ def test_a_p99_of_ten_times_the_mean_is_seen_so_that_an_objective_can_state_its_
     ratio = engine.snapshot.readings["output_tokens_straggler_ratio"]
     assert known(ratio.lower) >= 3
     assert known(ratio.upper) >= 10
+
+
+# ---------------------------------------------------------------- turning one knob
+
+
+def measured(generated: float, ttft: float, *, hits: float = 0.0, **settings: str) -> Baseline:
+    """Three repeats of one load on a server with these settings."""
+    figures = {"generated tokens": generated, "time to first token, p95": ttft}
+    return Baseline(
+        name="b", taken_at=0.0, start=0.0, end=900.0, source="s", model_name="m", engines=1, version="0.32.0",
+        settings={"max_num_seqs": "4", "max_num_batched_tokens": "8192", **settings},
+        workload={
+            "prompt tokens, mean": 39_812.0, "output tokens, mean": 400.0, "requests/s": 0.2, "prefix-cache hits": hits,
+        },
+        vitals={
+            name: Measure(repeats=[value * x for x in (0.99, 1.0, 1.01)], value=value)
+            for name, value in ((name, figures.get(name, 1.0)) for name in VITALS)
+        },
+        by_length=[],
+    )  # fmt: skip
+
+
+def test_two_knobs_at_once_prove_nothing() -> None:
+    told = compare(measured(82, 9.0), measured(90, 9.0, max_num_seqs="3", max_num_batched_tokens="16384"))
+    assert told.decision == "not comparable"
+    assert "2 knobs changed at once" in told.why
+
+
+def test_four_per_cent_more_for_first_tokens_that_come_later_is_rolled_back() -> None:
+    told = compare(measured(82, 9.0), measured(82 * 1.04, 9.0 * 1.65, max_num_seqs="8"))
+    assert told.decision == "roll back"
+
+
+def test_a_run_that_the_prefix_cache_answered_is_not_compared_with_one_that_it_did_not() -> None:
+    told = compare(measured(82, 9.0), measured(300, 0.13, hits=0.99, max_num_seqs="8"))
+    assert told.decision == "not comparable"
+    assert "prefix-cache hits" in told.why
+
+
+def test_a_smaller_cache_is_told_as_the_price_of_larger_steps_and_not_as_a_second_knob() -> None:
+    before = measured(82, 9.0, kv_cache_size_tokens="1986000")
+    told = compare(before, measured(84, 9.0, kv_cache_size_tokens="1648000", max_num_batched_tokens="32768"))
+    assert set(told.changed) == {"max_num_batched_tokens"}
+    assert not told.refusals

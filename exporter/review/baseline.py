@@ -200,6 +200,7 @@ def _workload(engines: Engines, telemetry: Telemetry) -> dict[str, float | None]
         "prompts over 32,000 tokens": None if over is None else over[1],
         "output tokens, mean": outputs.mean,
         "output tokens, CV": outputs.cv.value,
+        "output cap, p50": shape.lengths(_histogram(part, "request_max_tokens")).p50.value,
         "requests in flight, mean": mean(present or ()),
         "requests/s": mean(wanted or ()),
         "prefix-cache hits": hits / looked if looked and hits is not None else None,

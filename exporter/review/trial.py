@@ -7,7 +7,7 @@ engines, as a gateway would. Invariant: only what happens after the warm-up coun
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
-from math import exp, inf
+from math import ceil, exp, inf, log
 from random import Random
 
 from exporter.simulator.engine import Engine
@@ -26,13 +26,14 @@ class Gateway:
 
     ``split_at``: prompts from so many tokens on go to the last engine alone. ``predict``: requests are let in only
     while prompts and predicted outputs fit the cache; the prediction is the truth x ``bias`` x a log-normal error of
-    ``noise``. Shortest prediction first.
+    ``noise``, known only up to a class where ``classes`` > 1: the next power of it. Shortest prediction first.
     """
 
     split_at: float = inf
     predict: bool = False
     noise: float = 0.0
     bias: float = 1.0
+    classes: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +149,10 @@ class _Run:
             return
         error = exp(self._random.gauss(0.0, self._gateway.noise)) if self._gateway.noise else 1.0
         held = self._held[index]
-        need = request.prompt + max(1.0, request.output * self._gateway.bias * error)
+        guess = max(1.0, request.output * self._gateway.bias * error)
+        if self._gateway.classes > 1:
+            guess = self._gateway.classes ** ceil(log(guess, self._gateway.classes))
+        need = request.prompt + guess
         held.needs[request.id] = need
         heappush(held.waiting, (need, request.id, request))
         self._admit(index)

@@ -195,7 +195,7 @@ def _server_knobs(now: ServerSettings) -> Iterator[tuple[str, str, Callable[[], 
     for share in (0.5, 2.0, 4.0):
         budget = int(now.max_num_batched_tokens * share)
         yield (
-            "max_num_batched_tokens", f"{now.max_num_batched_tokens} → {budget}",
+            "max_num_batched_tokens", f"{now.max_num_batched_tokens} → {budget}{', cache unchanged' if share > 1 else ''}",
             lambda budget=budget: replace(now, max_num_batched_tokens=budget),  # type: ignore[misc]
         )  # fmt: skip
     for share in (0.75, 1.25, 2.0):
@@ -207,6 +207,8 @@ def _server_knobs(now: ServerSettings) -> Iterator[tuple[str, str, Callable[[], 
     reserve = not now.scheduler_reserve_full_isl
     words = "off → on" if reserve else "on → off"
     yield "scheduler_reserve_full_isl", words, lambda: replace(now, scheduler_reserve_full_isl=reserve)
+    if not now.kv_offload:
+        yield "KV offload to host memory", "off → on", lambda: replace(now, kv_offload=True)
     for watermark in (0.01, 0.05):
         if watermark != now.watermark:
             yield "watermark", f"{now.watermark:g} → {watermark:g}", lambda w=watermark: replace(now, watermark=w)  # type: ignore[misc]
@@ -240,6 +242,7 @@ def _gateways(base: Variant) -> Iterator[Variant]:
         ("oracle", Gateway(predict=True)),
         ("off by 30 %", Gateway(predict=True, noise=0.3)),
         ("30 % too short", Gateway(predict=True, noise=0.3, bias=0.7)),
+        ("short, medium or long", Gateway(predict=True, noise=0.3, classes=4.0)),
         ("20 % too long", Gateway(predict=True, noise=0.3, bias=1.2)),
     ):
         yield replace(base, knob="length predictor at the gateway", setting=setting, gateway=gateway)

@@ -194,8 +194,9 @@ def _server_knobs(now: ServerSettings) -> Iterator[tuple[str, str, Callable[[], 
             yield "max_num_seqs", f"{now.max_num_seqs} → {seqs}", lambda seqs=seqs: replace(now, max_num_seqs=seqs)  # type: ignore[misc]
     for share in (0.5, 2.0, 4.0):
         budget = int(now.max_num_batched_tokens * share)
+        price = ", cache unchanged" if share > 1 else ""  # larger steps take memory from it; how much is not modelled
         yield (
-            "max_num_batched_tokens", f"{now.max_num_batched_tokens} → {budget}{', cache unchanged' if share > 1 else ''}",
+            "max_num_batched_tokens", f"{now.max_num_batched_tokens} → {budget}{price}",
             lambda budget=budget: replace(now, max_num_batched_tokens=budget),  # type: ignore[misc]
         )  # fmt: skip
     for share in (0.75, 1.25, 2.0):

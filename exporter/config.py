@@ -130,6 +130,16 @@ def _target(name: str, index: int, file: File, base: dict[str, float]) -> Target
     return replace(like, name=entry.name or url.name, url=url.url, credentials=who)
 
 
+def _thresholds(where: str, interval: float, said: dict[str, Any]) -> Thresholds:
+    """The thresholds of a target; windows that the file leaves open hold at least four of its scrapes."""
+    usual = Thresholds()
+    fast = said.get("fast_window", max(usual.fast_window, 4 * interval))
+    slow = said.get("slow_window", max(usual.slow_window, fast))
+    if fast > slow:
+        raise ConfigError(f"{where}.thresholds: fast_window {fast:g} s is longer than slow_window {slow:g} s")
+    return Thresholds(**{**said, "fast_window": fast, "slow_window": slow})
+
+
 def _like(name: str, where: str, entry: Watched, file: File, base: dict[str, float]) -> Target:
     """A target as an entry wants it watched, without name and address."""
     try:
@@ -153,7 +163,7 @@ def _like(name: str, where: str, entry: Watched, file: File, base: dict[str, flo
         tls=_tls(entry.tls),
         labels=entry.labels,
         settings={key: str(value) for key, value in entry.settings.items()},
-        thresholds=Thresholds(**{**base, **own}),
+        thresholds=_thresholds(f"{name}: {where}", interval, {**base, **own}),
         canary=CanaryPlan(**canary.model_dump()) if canary is not None else None,
     )
 

@@ -8,7 +8,7 @@ import re
 from dataclasses import fields
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
 from exporter.catalog import METRICS
@@ -27,6 +27,10 @@ RESERVED_LABELS = frozenset(label for metric in METRICS for label in metric.all_
 TIMES = frozenset({
     "fast_window", "slow_window", "min_span", "hold", "release", "stall_after", "stall_after_start", "blind_hold",
     "spiral_silence",
+})  # fmt: skip
+SHARES = frozenset({
+    "thrash_repeat_ratio", "spiral_recompute_tax", "spiral_generation_share", "saturated_share", "kv_pressure_ratio",
+    "prefill_share", "lost_share", "lost_share_prefix_caching",
 })  # fmt: skip
 
 
@@ -98,10 +102,32 @@ class TlsConfig(_Model):
         return self
 
 
+def _share(value: float) -> float:
+    if not 0 <= value <= 1:
+        raise PydanticCustomError(
+            "share", "expected a share from 0 to 1 (0.9 for 90 %), got {got}", {"got": f"{value:g}"}
+        )
+    return value
+
+
+Share = Annotated[float, AfterValidator(_share)]
+Positive = Annotated[float, Field(gt=0)]
+Failures = Annotated[int, Field(ge=1, le=100)]
+
+
+def _threshold(name: str) -> object:
+    """What a threshold may be: a duration, a share, a count of failures, or any number above 0."""
+    if name in TIMES:
+        return Duration
+    if name == "failures":
+        return Failures
+    return Share if name in SHARES else Positive
+
+
 ThresholdsConfig: type[BaseModel] = create_model(
     "ThresholdsConfig",
     __base__=_Model,
-    **{f.name: (Duration if f.name in TIMES else f.type, f.default) for f in fields(Thresholds)},  # type: ignore[call-overload]
+    **{f.name: (_threshold(f.name), f.default) for f in fields(Thresholds)},  # type: ignore[call-overload]
 )
 
 

@@ -151,7 +151,8 @@ def _down(case: Case) -> tuple[Advice, ...]:
             "now",
             "restart",
             "do",
-            "look at the exit reason in the log first: exit code 0 does not mean a clean end (vllm#48966)",
+            "check the address; where it is right, look at the exit reason in the log before starting it again: "
+            "exit code 0 does not mean a clean end (vllm#48966)",
             "target_up",
             "model load takes minutes",
         ),

@@ -126,7 +126,7 @@ def _evictions(f: Facts, readings: Readings, sample: EngineSample, limits: Thres
 def _queue(f: Facts, sample: EngineSample) -> Iterator[Evidence]:
     if sample.running is None or sample.waiting is None:
         return
-    queued = f.mean_waiting is not None and f.mean_waiting >= 1
+    queued = f.mean_waiting is not None and f.mean_waiting >= 1 and sample.waiting > 0
     trend = {True: ", the queue drains", False: ", the queue does not drain", None: ""}[f.draining if queued else None]
     yield Evidence(f"{sample.running:.0f} running, {sample.waiting:.0f} waiting{trend}", sample.waiting)
 

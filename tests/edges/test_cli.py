@@ -203,9 +203,9 @@ def test_the_exit_code_is_the_worst_engines(states: tuple[State, ...], code: int
     assert check.exit_code([snapshot(*states)]) == code
 
 
-def test_a_short_look_shortens_what_must_hold_and_nothing_else() -> None:
+def test_a_short_look_shortens_windows_and_what_must_hold_and_nothing_else() -> None:
     hurried = check.hurried(Thresholds(), 30.0)
-    assert (hurried.hold, hurried.stall_after, hurried.spiral_silence) == (10.0, 21.0, 15.0)
+    assert (hurried.fast_window, hurried.hold, hurried.stall_after, hurried.spiral_silence) == (27.0, 3.0, 21.0, 15.0)
     assert check.hurried(Thresholds(), 3600.0) == Thresholds()
 
 

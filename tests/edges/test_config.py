@@ -56,6 +56,11 @@ MISTAKES = [
     ("targets: [{url: a, labels: {target: x}}]",
      "c.yaml: targets[0]: labels.target would hide a label that vllm-vitals sets itself"),
     ("thresholds: {hold: 30}", 'c.yaml: thresholds.hold: expected a duration such as "5s" or "1m30s", got 30'),
+    ("thresholds: {kv_pressure_ratio: 90}",
+     "c.yaml: thresholds.kv_pressure_ratio: expected a share from 0 to 1 (0.9 for 90 %), got 90"),
+    ("thresholds: {failures: 0}", "c.yaml: thresholds.failures: Input should be greater than or equal to 1"),
+    ("thresholds: {fast_window: 1h, slow_window: 10m}\ntargets: [a]",
+     "c.yaml: targets[0].thresholds: fast_window 3600 s is longer than slow_window 600 s"),
     ("thresholds: {failures: 2.5}", "c.yaml: thresholds.failures: expected a whole number, got 2.5"),
     ("targets: [{url: a, thresholds: {holds: 3s}}]",
      "c.yaml: targets[0].thresholds.holds: unknown key; did you mean hold?"),
@@ -107,7 +112,14 @@ def test_every_threshold_can_be_set_and_times_are_durations() -> None:
         text = f'"{number:g}s"' if field.name in schema.TIMES else f"{number}"
         found = build(f"thresholds: {{{field.name}: {text}}}\ntargets: [a]")
         assert found.targets[0].thresholds == Thresholds()
-    assert {field.name for field in fields(Thresholds)} > schema.TIMES
+    assert {field.name for field in fields(Thresholds)} > schema.TIMES | schema.SHARES
+
+
+def test_windows_hold_at_least_four_scrapes_unless_the_file_says_otherwise() -> None:
+    (rare,) = build("interval: 30s\ntargets: [a]").targets
+    assert (rare.thresholds.fast_window, rare.thresholds.slow_window) == (120.0, 600.0)
+    (told,) = build("interval: 30s\nthresholds: {fast_window: 1m}\ntargets: [a]").targets
+    assert told.thresholds.fast_window == 60.0
 
 
 ADDRESSES = [

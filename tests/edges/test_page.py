@@ -50,7 +50,7 @@ def test_the_worst_comes_first_with_its_evidence_its_age_and_what_to_do() -> Non
     story = (
         "death spiral</p>",
         "preemptions per finished request",
-        "Now, without a restart",
+        "Now",
         "gateway_concurrency",
         "At the next restart",
         "healthy</p>",

@@ -132,12 +132,12 @@ def _target(name: str, index: int, file: File, base: dict[str, float]) -> Target
 
 def _thresholds(where: str, interval: float, said: dict[str, Any]) -> Thresholds:
     """The thresholds of a target; windows that the file leaves open hold at least four of its scrapes."""
-    usual = Thresholds()
-    fast = said.get("fast_window", max(usual.fast_window, 4 * interval))
-    slow = said.get("slow_window", max(usual.slow_window, fast))
-    if fast > slow:
-        raise ConfigError(f"{where}.thresholds: fast_window {fast:g} s is longer than slow_window {slow:g} s")
-    return Thresholds(**{**said, "fast_window": fast, "slow_window": slow})
+    least = said.get("fast_window", 0.0) / 4  # a longer fast window asks for a longer slow one too
+    limits = replace(Thresholds().at_interval(max(interval, least)), **said)
+    if limits.fast_window > limits.slow_window:
+        windows = f"fast_window {limits.fast_window:g} s is longer than slow_window {limits.slow_window:g} s"
+        raise ConfigError(f"{where}.thresholds: {windows}")
+    return limits
 
 
 def _like(name: str, where: str, entry: Watched, file: File, base: dict[str, float]) -> Target:

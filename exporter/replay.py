@@ -6,7 +6,9 @@ time comes from the recording alone, so the same file always gives the same answ
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from exporter import recording, views
@@ -14,6 +16,8 @@ from exporter.catalog import DERIVED, Kind
 from exporter.core.snapshot import EngineKey, EngineSnapshot, Scrape, State, TargetSnapshot
 from exporter.core.target import TargetJudge
 from exporter.core.thresholds import Thresholds
+
+TO_TELL_THE_INTERVAL = 5  # gaps looked at
 
 _TAX_BOUNDS = ("recompute_tax_lower_ratio", "recompute_tax_upper_ratio")
 _ABOUT_STATE = ("state_since_timestamp_seconds", "window_seconds")
@@ -37,15 +41,32 @@ class Replay:
 
 def judge(target: str, scrapes: Iterable[Scrape], limits: Thresholds | None = None) -> Replay:
     """Judge scrapes in order. A recording that breaks off is judged up to the break."""
-    judging, polls, cut_off = TargetJudge(target, limits), list[TargetSnapshot](), ""
+    first, polls, cut_off = list[Scrape](), list[TargetSnapshot](), ""
+    judging: TargetJudge | None = None
     try:
         for scrape in scrapes:
-            polls.append(judging.observe(scrape))  # what came before an error must stay
+            if judging is None:
+                first.append(scrape)
+                if len(first) <= TO_TELL_THE_INTERVAL:
+                    continue
+                judging = _watch(target, first, limits, polls)
+            else:
+                polls.append(judging.observe(scrape))  # what came before an error must stay
     except recording.RecordingError as error:
-        if not polls:
+        if not first:
             raise
         cut_off = str(error)
+    if judging is None:
+        _watch(target, first, limits, polls)
     return Replay(target, tuple(polls), cut_off)
+
+
+def _watch(target: str, first: list[Scrape], limits: Thresholds | None, polls: list[TargetSnapshot]) -> TargetJudge:
+    """A judge whose fast window holds four scrapes at the recording's own interval, past the ``first`` scrapes."""
+    gaps = [later.at - earlier.at for earlier, later in pairwise(first)]
+    judging = TargetJudge(target, limits or Thresholds().at_interval(median(gaps) if gaps else 0.0))
+    polls.extend(judging.observe(scrape) for scrape in first)
+    return judging
 
 
 def as_json(path: Path, done: Replay) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 Change one only with a recording in hand: `vllm-vitals check --replay` shows what it would have said.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +62,8 @@ class Thresholds:
     lost_share_prefix_caching: float = 0.1
     # Windows without preemption, at this concurrency and length, that the useful baseline needs.
     baseline_windows: int = 30
+
+    def at_interval(self, seconds: float) -> "Thresholds":
+        """These limits for a target that is scraped every ``seconds``: the fast window holds four scrapes at least."""
+        fast = max(self.fast_window, 4 * seconds)
+        return replace(self, fast_window=fast, slow_window=max(self.slow_window, fast))

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from exporter import recording, replay
 from exporter.catalog import BY_NAME
 from exporter.cli import cli
-from exporter.core.snapshot import Scrape
+from exporter.core.snapshot import Scrape, State
 
 RECORDINGS = Path(__file__).parent.parent / "data" / "recordings"
 NAMES = sorted(path.parent.name for path in RECORDINGS.glob("*/metrics.jsonl.gz"))
@@ -139,3 +139,13 @@ def test_a_recording_that_breaks_off_is_judged_up_to_there_and_says_so(tmp_path:
     assert len(answer["engines"][0]["series"]) > 50
     assert "cut off or damaged" in answer["cut_off"]
     assert answer["cut_off"] in result.stderr
+
+
+def test_a_recording_with_a_long_interval_is_judged_over_four_of_its_scrapes() -> None:
+    path = RECORDINGS / "spiral_chunked" / "metrics.jsonl.gz"
+    sparse = list(recording.read(path))[::20]  # every 40 s: two would lie in the usual window
+    done = replay.judge("x", sparse)
+    assert done.polls[-1].engines[0].window_s == pytest.approx(160, abs=5)
+    assert State.DEATH_SPIRAL in {poll.engines[0].state for poll in done.polls}
+    assert len(done.polls) == len(sparse)
+    assert len(replay.judge("x", sparse[:2]).polls) == 2

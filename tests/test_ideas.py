@@ -4,8 +4,10 @@ What a published number says is reproduced by the simulated server or by the ari
 The reference server below is two RTX 4090 with a 35B mixture of experts in Int4, as far as its figures were published.
 """
 
+import re
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from statistics import mean
 
 import pytest
@@ -23,10 +25,12 @@ from exporter.review.compare import compare
 from exporter.review.trial import Gateway
 from exporter.simulator.engine import Engine
 from exporter.simulator.request import Request
+from exporter.simulator.scenarios import scenario
 from exporter.simulator.scheduler import Scheduler
 from exporter.simulator.settings import ServerSettings
 from exporter.simulator.steptime import StepTime
 from exporter.simulator.workload import Lengths, Load
+from exporter.simulator.world import World
 from tests.core import sequences
 
 A100 = StepTime()  # an 8B model on one data-centre GPU
@@ -241,6 +245,16 @@ def test_most_of_the_distance_from_median_to_p99_is_made_by_preemption() -> None
     assert 3 < known(tight.tpot_p99) / known(tight.tpot_p50) < 5  # reported from production: 3.8
     distances = [known(one.tpot_p99) - known(one.tpot_p50) for one in (roomy, tight)]
     assert 1 - distances[0] / distances[1] >= 0.7  # reported: about 70 %
+
+
+def test_preemption_shows_as_gaps_of_many_seconds_in_answers_that_had_none_of_a_fifth() -> None:
+    world, longest = World(scenario("thrashing")), []
+    for until in (119.0, 600.0):
+        world.advance(until)
+        gaps = world.engines[0].stats.histograms["inter_token_latency_seconds"]
+        longest.append(max(edge for edge, n in zip(gaps.bounds, gaps.counts, strict=False) if n))
+    assert longest[0] <= 0.2
+    assert longest[1] > 5  # the upper edge of its bucket; reported from production: from 200 ms to 8 s
 
 
 # ---------------------------------------------------------------- unknown output lengths
@@ -476,3 +490,12 @@ def test_a_smaller_cache_is_told_as_the_price_of_larger_steps_and_not_as_a_secon
     told = compare(before, measured(84, 9.0, kv_cache_size_tokens="1648000", max_num_batched_tokens="32768"))
     assert set(told.changed) == {"max_num_batched_tokens"}
     assert not told.refusals
+
+
+def test_every_proof_that_the_page_names_exists() -> None:
+    here = Path(__file__).parent
+    there = {name for path in here.rglob("test_*.py") for name in re.findall(r"def (test_\w+)", path.read_text())}
+    there |= {path.stem for path in here.rglob("test_*.py")}
+    named = re.findall(r"test_\w+", (here.parent / "docs" / "background.md").read_text())
+    assert len(named) > 30
+    assert set(named) <= there

@@ -1,7 +1,7 @@
 """Snapshots as plain values: the JSON of `/api/v1/engines` and `check --json`, and numbers as a person reads them.
 
 Input: snapshots. Output: dicts of JSON scalars. Invariant: a number that is absent or invalid is null with its reason
-in ``unknown``; nothing here holds an address's credentials, since snapshots hold none.
+in ``absent``; nothing here holds an address's credentials, since snapshots hold none.
 """
 
 from collections.abc import Iterable, Mapping
@@ -83,6 +83,7 @@ def engine(snapshot: EngineSnapshot, now: float, skew: float = 0.0) -> dict[str,
             for a in snapshot.advice
         ],
         "unknown": list(snapshot.unknown),
+        "absent": {name: r.why for name, r in sorted(snapshot.readings.items()) if r.value is None},
         "values": {**sample_values(snapshot.sample), **reading_values(snapshot.readings, sorted(snapshot.readings))},
         "death_spirals_total": snapshot.death_spirals,
     }  # fmt: skip

@@ -212,6 +212,7 @@ class EngineJudge:
             queued_share=_queued_share(samples),
             kv_max=readings["kv_cache_usage_max_ratio"].value,
             running_full=signals.mean_of(_full(samples, limits), "running"),
+            rejected=fast.increase("rejections"),
             work_before=self._episode.before.work if self._episode.before else None,
             decodes=role in (Role.SERVE, Role.DECODE),
         )

@@ -35,8 +35,11 @@ def evidence(
         proof.insert(0, Evidence(text))
     if brewing is not None and brewing[0].rank < state.rank:
         name, seconds = brewing[0].value.replace("_", " "), brewing[1]
-        text = f"what proves a {name} has been met for {seconds:.0f} s; it is called so after {limits.hold:.0f} s"
+        text = f"the conditions of {name} have been met for {seconds:.0f} s: it is called so after {limits.hold:.0f} s"
         proof.insert(0, Evidence(text, seconds, limits.hold))
+    if facts.rejected:
+        text = f"{facts.rejected:.0f} requests refused in {facts.seconds:.0f} s: the server's queue is at its limit"
+        proof.append(Evidence(text, facts.rejected))
     if sample.updating_weights:
         proof.append(Evidence("its weights are being updated or moved: requests wait for that"))
     return tuple(proof)
@@ -205,7 +208,7 @@ def _saturated(f: Facts, readings: Readings, sample: EngineSample, limits: Thres
         )
         yield Evidence(f"KV cache at most {f.kv_max:.0%} full: {limit}", f.kv_max, limits.kv_pressure_ratio)
     wait = readings["expected_wait_seconds"].value
-    if wait is not None:
+    if wait:
         yield Evidence(f"the last in line waits about {wait:.0f} s", wait)
 
 

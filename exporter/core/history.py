@@ -206,6 +206,7 @@ class UsefulBaseline:
         self._next = at + limits.fast_window
         useful, length = signals.useful_rate(span), _length_class(span)
         if useful is None or running is None or length is None:
+            self._reading = absent("no request finished in the window, so what to compare it with is unknown")
             return self._reading
         self._forget(at - DAY)
         alike = [

@@ -15,7 +15,6 @@ from exporter.core.thresholds import Thresholds
 from exporter.core.window import Span, Window
 
 STALL_GAP_S = 1.0  # an inter-token gap that a reader of the stream notices
-LONG_PROMPT = 32_000.0
 
 
 def exceeds(events: float, completions: float, level: float, at_least: float) -> bool:

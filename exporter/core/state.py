@@ -42,6 +42,7 @@ class Facts:
     decodes: bool  # the role generates tokens
     canary_silent_for: float | None = None  # since a canary was sent that got no answer while nothing moved
     prefill_lasts: bool | None = None  # in both halves of the window
+    rejected: float | None = None  # requests that the server refused in the fast window
     work_before: float | None = None  # requests present before the first preemption
 
 

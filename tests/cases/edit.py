@@ -26,6 +26,7 @@ _NAMES = {
     "prompts": ("prompt_tokens_total",),
     "preempted": ("num_preemptions_total",),
     "steps": ("iteration_tokens_total_count",),
+    "refused": ("admission_rejections_total",),
     "looked_up": ("prefix_cache_queries_total", "gpu_prefix_cache_queries_total"),
     "found": ("prefix_cache_hits_total", "gpu_prefix_cache_hits_total"),
     "gap": ("inter_token_latency_seconds", "time_per_output_token_seconds"),

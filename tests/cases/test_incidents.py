@@ -4,8 +4,10 @@ import random
 
 import pytest
 
+from exporter.check import hurried
 from exporter.core.snapshot import Role, State
 from exporter.core.target import TargetJudge
+from exporter.core.thresholds import Thresholds
 from tests.cases.edit import Edit, Server, gauge, judge, prefixed, processes, ranks, recording, states, without
 
 NEWEST = "recordings/same_load_reserved"
@@ -164,6 +166,18 @@ def test_one_long_prefill_alone_is_no_stall() -> None:
     server.healthy()
     seen = [server.step(running=1.0, waiting=0.0, kv_usage=0.41 + n * 0.01) for n in range(40)]
     assert State.STALLED not in seen
+
+
+def test_c16_refused_requests_are_said_although_nothing_waits_longer() -> None:
+    server = Server()
+    server.healthy()
+    assert "refused" not in server.says
+    for _ in range(12):
+        server.step(
+            generated=500.0, started=4.0, finished=4.0, running=8.0, waiting=16.0, refused=7.0
+        )  # for each of two reasons
+    assert server.engine.state is State.SATURATED
+    assert "168 requests refused in 60 s" in server.says
 
 
 def test_c17_gauges_frozen_by_a_mass_abort_are_stall_or_stale(server: Server) -> None:
@@ -511,3 +525,51 @@ def test_a_real_spiral_that_freezes_in_mid_way_is_a_stall_and_then_thaws() -> No
     assert seen[59 + 60] is State.STALLED
     assert State.STALLED not in seen[:59]
     assert State.STALLED not in seen[-40:]
+
+
+def test_what_is_about_to_be_proven_is_said_before_it_is() -> None:
+    server = Server()
+    server.healthy()
+    said = []
+    while server.run(5, generated=600.0, prompts=600.0, started=1.2, finished=1.2, twice=1.0, preempted=24.0,
+                     running=6.0, waiting=27.0, kv_usage=0.98)[-1] is not State.THRASHING:  # fmt: skip
+        said.append(server.engine.evidence[0].text)
+    told = [text for text in said if "the conditions of" in text]
+    assert told[0] == "the conditions of thrashing have been met for 0 s: it is called so after 30 s"
+    assert told[-1].startswith("the conditions of death spiral have been met for ")
+    assert said[-6:] == told
+
+
+def test_a_server_that_has_served_long_is_known_by_its_life_from_the_first_minute() -> None:
+    """Starved before anybody looked: the counters of its life say what is usual."""
+    server = Server(judged=False)
+    server.healthy(600)
+    server.judged = True
+    seen = server.run(70, generated=33.0, prompts=8000.0, gap=0.45, running=3.0, waiting=2.0, kv_usage=0.5)
+    assert seen[-1] is State.STARVED
+    unknown = Server()
+    unknown.run(25, generated=33.0, prompts=8000.0, gap=0.45, running=3.0, waiting=2.0, kv_usage=0.5)
+    assert unknown.engine.state is not State.STARVED
+    assert "how long a token usually takes here was not seen" in unknown.says
+
+
+LOOKS: dict[State, dict[str, float]] = {
+    State.DEATH_SPIRAL: {"generated": 400.0, "prompts": 400.0, "started": 2.0, "finished": 2.0, "twice": 1.6,
+                         "preempted": 16.0, "running": 7.0, "waiting": 40.0, "kv_usage": 0.98},
+    State.THRASHING: {"generated": 4000.0, "prompts": 2000.0, "started": 8.0, "finished": 8.0, "twice": 3.0,
+                      "preempted": 14.0, "running": 47.0, "waiting": 490.0, "kv_usage": 0.99},
+    State.STALLED: {"running": 4.0, "waiting": 0.0, "kv_usage": 0.07},
+    State.STARVED: {"generated": 13.0, "prompts": 8000.0, "gap": 0.45, "running": 6.0, "kv_usage": 0.35},
+    State.SATURATED: {"generated": 500.0, "started": 4.0, "finished": 4.0, "running": 8.0, "waiting": 500.0},
+    State.PREEMPTING: {"generated": 9000.0, "prompts": 9000.0, "started": 20.0, "finished": 20.0, "preempted": 2.0,
+                       "running": 50.0, "waiting": 1.0, "kv_usage": 0.97},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("state", LOOKS)
+def test_half_a_minute_is_enough_to_see_it(state: State) -> None:
+    """What `check` does: a look of 30 s, every 2 s, at a server that has been so for a while."""
+    server = Server(judged=False)
+    server.healthy(600)
+    server.judging, server.judged = TargetJudge("vllm:8000", hurried(Thresholds(), 30.0)), True
+    assert server.run(30, 2.0, **LOOKS[state])[-1] is state

@@ -18,6 +18,7 @@ from urllib.parse import urljoin, urlsplit
 
 import aiohttp
 import orjson
+from yarl import URL
 
 from exporter import __version__, reasons
 from exporter.canary import CanaryError
@@ -56,6 +57,7 @@ class Fetcher:
     def __init__(self, clock: Callable[[], float], max_body: int = 16 * 1024**2) -> None:
         self._clock = clock
         self._max_body = max_body
+        self._urls: dict[str, URL] = {}
         self._contexts: dict[Tls, tuple[object, ssl.SSLContext]] = {}
         connector = aiohttp.TCPConnector(limit=0, ttl_dns_cache=30, keepalive_timeout=60)
         # every deadline is ours: one total per scrape
@@ -144,8 +146,9 @@ class Fetcher:
         """Read into ``body``; or the address on the same server that it should be read from instead."""
         headers, context = _authorization(target), self._context(target)
         server = target.tls.server_name or None
+        address = self._urls.get(url) or self._urls.setdefault(url, URL(url))
         async with self._session.get(
-            url, headers=headers, ssl=context, server_hostname=server, allow_redirects=False
+            address, headers=headers, ssl=context, server_hostname=server, allow_redirects=False
         ) as response:
             location = response.headers.get("Location", "")
             if 300 <= response.status < 400 and location:
@@ -189,6 +192,7 @@ class Fetcher:
         self._max_body = max_body
         wanted = {target.tls for target in targets}
         self._contexts = {tls: known for tls, known in self._contexts.items() if tls in wanted}
+        self._urls.clear()
 
     async def __aenter__(self) -> Self:
         return self

@@ -15,7 +15,7 @@ from exporter.catalog import NAMESPACE
 from exporter.review.grid import Grid, state_grid, window_grid
 from exporter.review.intake import Intake
 from exporter.review.promapi import PromError, Series
-from exporter.review.queries import WEEK, Signal, promql, raw_promql
+from exporter.review.queries import FAST_HISTOGRAMS, SLOW_HISTOGRAMS, WEEK, Signal, promql, raw_promql
 from exporter.review.telemetry import EngineId, EngineSeries, Missing, Telemetry
 
 Progress = Callable[[int, int, str], None]
@@ -40,11 +40,14 @@ class Ask(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Points an answer may hold; points of all states and of all quickly read histograms (they set their steps)."""
+    """Points an answer may hold; and points of all states, of the latency histograms, and of the others: these set how
+    finely each is read.
+    """
 
     answer: int = 250_000
     states: int = 2_500_000
     histograms: int = 6_000_000
+    lengths: int = 4_000_000
     slow_windows: int = 300
 
 
@@ -126,10 +129,11 @@ def _empty(
 
 def _grids(telemetry: Telemetry, engines: int, budget: Budget) -> dict[str, Grid]:
     grid = telemetry.grid
-    points = 2 * _WIDTH["histogram"] * engines * grid.windows
+    points = _WIDTH["histogram"] * engines * grid.windows
     return {
         "window": grid,
-        "histogram": grid.coarser(max(1, -(-points // budget.histograms))),
+        "histogram": grid.coarser(max(1, -(-len(FAST_HISTOGRAMS) * points // budget.histograms))),
+        "lengths": grid.coarser(max(1, -(-len(SLOW_HISTOGRAMS) * points // budget.lengths))),
         "slow": telemetry.slow,
         "state": telemetry.states,
     }

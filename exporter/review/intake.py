@@ -19,6 +19,7 @@ from exporter.review.telemetry import (
     Setting,
     Telemetry,
     WindowedHistogram,
+    falls,
     fold_max,
     increases,
     known,
@@ -138,6 +139,8 @@ class Intake:
             series = telemetry.engines.get(engine)
             if series is not None:
                 _fold(series.counters, (self._signal.called, value), increases(edges))
+                if self._signal.called == "generation_tokens_total":
+                    series.restarts = max(series.restarts, falls(edges))
 
     def _file_logs(self, telemetry: Telemetry) -> None:
         """Totals of the period by every label that is the log's own."""

@@ -13,7 +13,7 @@ from exporter.catalog import BY_NAME, NAMESPACE, Kind
 from exporter.core.spellings import FAMILIES, PREFIXES
 
 Form = Literal["mean", "max", "now", "counter", "histogram", "state", "setting", "version", "log"]
-Pace = Literal["window", "histogram", "slow", "state"]
+Pace = Literal["window", "histogram", "lengths", "slow", "state"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ COUNTERS = (
 )
 FAST_HISTOGRAMS = (Signal("tpot_seconds", "histogram", "histogram"), Signal("ttft_seconds", "histogram", "histogram"))
 SLOW_HISTOGRAMS = tuple(
-    Signal(name, "histogram", "slow")
+    Signal(name, "histogram", "lengths")
     for name in ("e2e_latency_seconds", "queue_time_seconds", "inter_token_latency_seconds", "request_prompt_tokens",
                  "request_output_tokens", "request_max_tokens", "request_preemptions")
 )  # fmt: skip
@@ -95,7 +95,7 @@ _COMPARED = frozenset({
     "tpot_seconds", "ttft_seconds", "request_prompt_tokens", "request_output_tokens",
 })  # fmt: skip
 BEFORE = tuple(
-    replace(signal, pace="slow") if signal.form == "histogram" else signal
+    replace(signal, pace="lengths") if signal.form == "histogram" else signal
     for signal in WEEK
     if signal.called in _COMPARED
 )

@@ -25,6 +25,7 @@ from exporter.review.telemetry import (
     Setting,
     Telemetry,
     WindowedHistogram,
+    falls,
     increases,
     unknown,
 )
@@ -101,7 +102,10 @@ def _engine(track: _Track, grid: Grid, states: Grid) -> EngineSeries:
             series.gauges[signal.called] = values
     for signal in COUNTERS:
         for value, read in _readers(signal.name, signal.suffix, good):
-            series.counters[signal.called, value] = increases(_edges(good, grid, read))
+            edges = _edges(good, grid, read)
+            series.counters[signal.called, value] = increases(edges)
+            if signal.called == "generation_tokens_total":
+                series.restarts = falls(edges)
     for signal in (*FAST_HISTOGRAMS, *SLOW_HISTOGRAMS):
         histogram = _histogram(good, grid, signal.name)
         if histogram is not None:

@@ -76,6 +76,7 @@ class ModelReview:
     changes: list[Setting]
     whatif: WhatIf | None = None
     no_whatif: str = ""
+    restarts: int = 0
 
     @property
     def common_settings(self) -> Mapping[str, str]:
@@ -199,6 +200,7 @@ def _model(
         engines=[_row(engine, series, telemetry) for engine, series in engines.items()],
         settings=texts,
         changes=changed,
+        restarts=sum(series.restarts for series in engines.values()),
     )
     return _with_findings(model)
 

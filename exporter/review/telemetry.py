@@ -8,6 +8,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import inf, isnan, nan
 
 from exporter.core.sample import Histogram
@@ -68,7 +69,8 @@ class EngineSeries:
     """One engine. ``gauges`` and ``counters`` are on the telemetry's grid; counters are keyed by (name, label value).
 
     ``slow`` holds gauges read at the coarse grid's instants. ``states`` has one code (index in `STATES`, or `UNKNOWN`)
-    an instant of the state grid.
+    an instant of the state grid. ``restarts`` are falls of the token counter: what came between the last reading and
+    the restart is in no counter.
     """
 
     gauges: dict[str, "array[float]"] = field(default_factory=dict)
@@ -76,6 +78,7 @@ class EngineSeries:
     histograms: dict[str, WindowedHistogram] = field(default_factory=dict)
     slow: dict[str, "array[float]"] = field(default_factory=dict)
     states: bytearray = field(default_factory=bytearray)
+    restarts: int = 0
 
     def gauge(self, name: str) -> "array[float] | None":
         """One value a window, or None where the engine has no such gauge."""
@@ -147,6 +150,12 @@ def increases(edges: "array[float]") -> "array[float]":
             found[index - 1] = now - last if now >= last else now
         last = now
     return found
+
+
+def falls(edges: "array[float]") -> int:
+    """How often a cumulative counter began anew."""
+    seen = list(known(edges))
+    return sum(1 for before, now in pairwise(seen) if now < before)
 
 
 def fold_max(into: "array[float]", values: "array[float]") -> None:

@@ -228,7 +228,8 @@ def _caps(base: Variant) -> Iterator[Variant]:
 def _gateways(base: Variant) -> Iterator[Variant]:
     load = base.load
     double = replace(load, rate=2 * load.rate, clients=2 * load.clients)
-    split = load.prompt.mean * (1 + load.prompt.cv) if load.prompt.cv >= 0.3 else None
+    # Of a log-normal, half of all tokens come from prompts above mean x sqrt(1 + CV^2): each side gets half the work.
+    split = load.prompt.mean * sqrt(1 + load.prompt.cv**2) if load.prompt.cv >= 0.3 else None
     if split is not None:
         yield Variant("two engines", "mixed", base.settings, double, 2)
         yield Variant(

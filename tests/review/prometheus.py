@@ -21,7 +21,15 @@ def blocks(lines: Iterable[str], into: Path, span: str = "48h") -> None:
     with text.open("w") as file:
         file.writelines(f"{line}\n" for line in lines)
         file.write("# EOF\n")
-    command = ["promtool", "tsdb", "create-blocks-from", f"--max-block-duration={span}", "openmetrics", str(text), str(into)]
+    command = [
+        "promtool",
+        "tsdb",
+        "create-blocks-from",
+        f"--max-block-duration={span}",
+        "openmetrics",
+        str(text),
+        str(into),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     text.unlink()
@@ -39,8 +47,9 @@ def serving(data: Path) -> Iterator[str]:
     port, config = free_port(), data / "prometheus.yml"
     config.write_text("global: {}\n")
     url = f"http://127.0.0.1:{port}"
-    command = ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={data}", f"--web.listen-address=127.0.0.1:{port}",
-               "--storage.tsdb.retention.time=100y", "--log.level=error"]  # fmt: skip
+    command = ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={data}",
+               f"--web.listen-address=127.0.0.1:{port}", "--storage.tsdb.retention.time=100y",
+               "--log.level=error"]  # fmt: skip
     with (data / "log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
         try:
             _wait(url, process)

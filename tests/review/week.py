@@ -37,6 +37,8 @@ class Engine:
     series: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     counts: dict[str, float] = field(default_factory=dict)
     hist: dict[str, list[float]] = field(default_factory=dict)
+    square: dict[str, float] = field(default_factory=dict)
+    squares: dict[str, list[tuple[float, float]]] = field(default_factory=dict)  # what no histogram tells
 
     def set(self, name: str, at: float, value: float) -> None:
         self.series.setdefault(name, []).append((at, value))
@@ -50,6 +52,7 @@ class Engine:
         row = self.hist.setdefault(name, [0.0] * (len(bounds) + 2))
         row[bisect_left(bounds, value)] += times
         row[-1] += value * times
+        self.square[name] = self.square.get(name, 0.0) + value * value * times
 
     def write(self, at: float) -> None:
         for name, bounds in HISTOGRAMS.items():
@@ -60,6 +63,7 @@ class Engine:
                 self.set(f'{name}_bucket{{le="{bound}"}}', at, running)
             self.set(f"{name}_sum", at, round(row[-1], 6))
             self.set(f"{name}_count", at, running)
+            self.squares.setdefault(name, []).append((at, self.square.get(name, 0.0)))
 
 
 def engines() -> list[Engine]:
@@ -106,8 +110,11 @@ def _scrape(engine: Engine, at: float, random: Random) -> None:
         _state(engine, at, "down")
         engine.counts.clear()
         engine.hist.clear()
+        engine.square.clear()
         return
-    prompt = random.lognormvariate(log(900), 0.35) if engine.model == "chat" else random.lognormvariate(log(14_000), 0.6)
+    prompt = (
+        random.lognormvariate(log(900), 0.35) if engine.model == "chat" else random.lognormvariate(log(14_000), 0.6)
+    )
     output = random.lognormvariate(log(280), 0.25) if engine.model == "chat" else random.lognormvariate(log(420), 0.5)
     slots, wanted = slots_of(engine, at), demand(engine, at, random)
     running = _running(engine, wanted, output, slots)
@@ -139,7 +146,11 @@ def _scrape(engine: Engine, at: float, random: Random) -> None:
     engine.set("kv_cache_capacity_tokens", at, engine.capacity)
     engine.set("kv_cache_full_windows", at, round(engine.capacity / 32_768, 3))
     tax = 0.62 if spiral else 0.01 if preempted else 0.0
-    for name, factor in (("recompute_tax_ratio", 1), ("recompute_tax_lower_ratio", 0.7), ("recompute_tax_upper_ratio", 1.3)):
+    for name, factor in (
+        ("recompute_tax_ratio", 1),
+        ("recompute_tax_lower_ratio", 0.7),
+        ("recompute_tax_upper_ratio", 1.3),
+    ):
         engine.set(name, at, round(tax * factor, 4))
     engine.set("abandoned_requests_per_second", at, 0.2 if spiral else 0.0)
     state = "death_spiral" if spiral else "saturated" if waiting >= 1 else "kv_pressure" if kv >= 0.9 else "healthy"
@@ -149,16 +160,32 @@ def _scrape(engine: Engine, at: float, random: Random) -> None:
 def _running(engine: Engine, wanted: float, output: float, slots: int) -> float:
     """Little's law with a step time that grows with the batch: r = wanted x output x (a + b r), at most the slots."""
     load = wanted * output
-    return min(float(slots), load * engine.base / max(0.05, 1 - load * engine.slope) if load * engine.slope < 1 else float(slots))
+    return min(
+        float(slots),
+        load * engine.base / max(0.05, 1 - load * engine.slope) if load * engine.slope < 1 else float(slots),
+    )
 
 
-def _observe(engine: Engine, random: Random, finished: int, prompt: float, output: float, step: float, waiting: float, spiral: bool) -> None:
+def _observe(
+    engine: Engine,
+    random: Random,
+    finished: int,
+    prompt: float,
+    output: float,
+    step: float,
+    waiting: float,
+    spiral: bool,
+) -> None:
     for _ in range(5):
         share = finished / 5
         if not share:
             return
-        engine.observe("tpot_seconds", step * (3 + 9 * random.random() if spiral else 0.85 + 0.35 * random.random()), share)
-        engine.observe("ttft_seconds", 0.05 + prompt / 11_400 + waiting * (1.5 if spiral else 0.4) * random.random(), share)
+        engine.observe(
+            "tpot_seconds", step * (3 + 9 * random.random() if spiral else 0.85 + 0.35 * random.random()), share
+        )
+        engine.observe(
+            "ttft_seconds", 0.05 + prompt / 11_400 + waiting * (1.5 if spiral else 0.4) * random.random(), share
+        )
         engine.observe("request_prompt_tokens", max(1.0, prompt * (0.6 + 0.8 * random.random())), share)
         engine.observe("request_output_tokens", max(1.0, output * (0.75 + 0.5 * random.random())), share)
 
@@ -170,8 +197,9 @@ def _state(engine: Engine, at: float, state: str) -> None:
 
 def server(at: float) -> list[tuple[str, float]]:
     """What the servers said of themselves at a time."""
-    found = [("server_info{target=\"%s\",version=\"%s\",dialect=\"v1\"}" % (e.target, "0.32.0"), 1.0) for e in engines()]
-    return found + [("server_setting{target=\"%s\",name=\"max_num_seqs\"}" % e.target, float(slots_of(e, at))) for e in engines()]
+    found = [(f'server_info{{target="{e.target}",version="0.32.0",dialect="v1"}}', 1.0) for e in engines()]
+    slots = [(f'server_setting{{target="{e.target}",name="max_num_seqs"}}', float(slots_of(e, at))) for e in engines()]
+    return found + slots
 
 
 def earlier(seed: int = 11) -> Iterator[tuple[str, float, float]]:
@@ -186,7 +214,11 @@ def earlier(seed: int = 11) -> Iterator[tuple[str, float, float]]:
             running = _running(engine, wanted, 300, engine.slots)
             own = f'target="{engine.target}",model_name="{engine.model}",engine="0"'
             yield f"vllm_vitals_requests_running{{{own}}}", at, round(running)
-            yield f"vllm_vitals_kv_cache_usage_max_ratio{{{own}}}", at, round(min(1.0, running * 1000 / engine.capacity), 4)
+            yield (
+                f"vllm_vitals_kv_cache_usage_max_ratio{{{own}}}",
+                at,
+                round(min(1.0, running * 1000 / engine.capacity), 4),
+            )
             yield f'vllm_vitals_responses_total{{{own},finished_reason="stop"}}', at, answered
 
 

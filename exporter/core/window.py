@@ -69,7 +69,7 @@ class Span:
 class Window:
     """Samples of one engine, oldest first: ``fine`` seconds whole, then up to ``reach`` thinned to one a ``step``."""
 
-    def __init__(self, fine: float, reach: float, step: float = 15.0) -> None:
+    def __init__(self, fine: float, reach: float, step: float = 30.0) -> None:
         self._fine, self._reach, self._step = fine, reach, step
         self._times: list[float] = []
         self._samples: list[EngineSample] = []
@@ -132,5 +132,5 @@ class Window:
         while len(times) > 2 and times[1] <= now - self._reach:
             del times[0], samples[0]
         edge = bisect_right(times, now - self._fine) - 1
-        if edge >= 2 and times[edge] - times[edge - 2] < self._step:
+        if edge >= 2 and times[edge] - times[edge - 2] <= self._step:
             del times[edge - 1], samples[edge - 1]

@@ -32,6 +32,6 @@ fi
 
 # The rules are tested with Debian's Prometheus (the floor) and with a current one.
 if command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null; then
-  tools/modern-prometheus.sh .tools/prometheus >/dev/null ||
+  tools/modern-prometheus.sh .tools/prometheus prometheus promtool prometheus-alertmanager docker-compose >/dev/null ||
     echo "tools: no current Prometheus to be had: tests use the installed one alone" >&2
 fi

@@ -24,7 +24,8 @@ from alerts.model import dump
 from tests.alerts import peers, rulesets
 from tests.alerts.playback import Player, free_port, player
 from tests.alerts.recordings import FOLDER, NAMES, expect
-from tests.alerts.tools import ROOT, find
+from tests.alerts.tools import ROOT
+from tests.programs import find
 
 DOCUMENT = ROOT / "docs" / "incidents.md"
 SCRAPE = EVALUATION = 15

@@ -16,7 +16,8 @@ from alerts.runbook import GUIDANCE
 from dashboards import links
 from exporter.catalog import METRICS
 from tests.alerts.rulesets import WITH_BATCH, WITH_SLO
-from tests.alerts.tools import run, versions
+from tests.alerts.tools import run
+from tests.programs import versions
 
 
 def test_the_committed_files_are_what_the_code_builds() -> None:

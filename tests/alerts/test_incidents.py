@@ -12,7 +12,8 @@ import pytest
 from tests.alerts import rulesets
 from tests.alerts.recordings import FOLDER, NAMES, Timeline, expect, raw, served
 from tests.alerts.scenario import STEP, document
-from tests.alerts.tools import promtool_test, versions
+from tests.alerts.tools import promtool_test
+from tests.programs import versions
 
 STEPS = (5, 15, 30)
 JUDGED = tuple(name for name in NAMES if expect(name)["pages"] is not None)

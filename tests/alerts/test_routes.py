@@ -20,7 +20,8 @@ from alerts.text import scope_labels
 from tests.alerts.live import ready
 from tests.alerts.playback import free_port
 from tests.alerts.rulesets import WITH_SLO
-from tests.alerts.tools import RULES, find, run, versions
+from tests.alerts.tools import RULES, run
+from tests.programs import find, versions
 
 ALERTS = {(a.name, a.severity): a for g in rules(WITH_SLO)["alerts"] for a in g.rules if isinstance(a, Alert)}
 EVERY_RECEIVER = Receiver(
@@ -42,9 +43,7 @@ def labels_of(alert: Alert) -> dict[str, str]:
 def test_every_alert_reaches_the_receiver_of_its_severity(tool: int) -> None:
     found = versions("amtool")
     if tool >= len(found):
-        pytest.skip(
-            "only one release of amtool is here: tools/modern-prometheus.sh .tools/prometheus gets the current one"
-        )
+        pytest.skip("only one release of amtool is here: make tools unpacks the current one")
     for (_, severity), alert in ALERTS.items():
         receiver = routing.RECEIVERS[severity]
         pairs = [f"{k}={v}" for k, v in labels_of(alert).items()]

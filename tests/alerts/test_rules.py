@@ -17,7 +17,8 @@ from tests.alerts import rulesets
 from tests.alerts.cases import CASES, PAGES, SLOS
 from tests.alerts.scenario import STEP, Series, document, firing, flat, seven, simulate, together, trouble, values
 from tests.alerts.texts import FILE, firing_test, key
-from tests.alerts.tools import RULES, promtool_test, versions
+from tests.alerts.tools import RULES, promtool_test
+from tests.programs import versions
 
 DEFAULT = [case for case in CASES if case.ruleset == "default"]
 

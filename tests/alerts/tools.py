@@ -1,35 +1,16 @@
-"""Prometheus' own tools: where they are, and running them. A test skips without them, and fails without them in CI."""
+"""Running Prometheus' own tools."""
 
-import os
-import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
+
+from tests.programs import find
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "alerts" / "out"
-MODERN = ROOT / ".tools" / "prometheus" / "usr" / "bin"
-
-
-def find(name: str) -> str:
-    """Path of a tool, or skip with a reason; in CI a missing tool fails."""
-    path = shutil.which(name)
-    if path is None:
-        reason = f"{name} is not installed: apt-get install prometheus prometheus-alertmanager"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    return path
-
-
-def versions(name: str) -> list[str]:
-    """The installed tool, and the current one unpacked by tools/modern-prometheus.sh where it is there."""
-    modern = MODERN / name
-    return [find(name), *([str(modern)] if modern.exists() else [])]
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:

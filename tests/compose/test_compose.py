@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from alerts.config import load
 from alerts.model import dump
 from alerts.routing import document
 from dashboards import links
+from tests.programs import current, missing
 
 ROOT = Path(__file__).parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
@@ -158,12 +158,7 @@ def test_the_image_is_built_in_two_stages_and_runs_as_nobody_in_particular() -> 
 
 def compose(*arguments: str, **env: str) -> str:
     """Docker Compose's own reading of the file."""
-    command = ["docker", "compose"]
-    if (
-        shutil.which(command[0]) is None
-        or subprocess.run([*command, "version"], capture_output=True, check=False).returncode
-    ):
-        pytest.skip("needs Docker Compose v2")
+    command = [current("docker-compose") or missing("no docker-compose: make tools unpacks it below .tools")]
     plain = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/nonexistent"}
     done = subprocess.run(
         [*command, *arguments], cwd=ROOT, env=plain | env, capture_output=True, text=True, check=False

@@ -1,7 +1,6 @@
 """Prometheus servers that hold real recordings, one for each way to feed the dashboards; started once a run."""
 
 import re
-import shutil
 from collections.abc import Iterator
 from itertools import chain
 
@@ -9,6 +8,7 @@ import pytest
 
 from exporter.core import render
 from tests.dashboards import history
+from tests.programs import find
 
 NAMES = (
     "spiral_chunked", "overcommit_thrash", "preempting_productive", "dp2_pressure", "truncation_mix",
@@ -46,8 +46,7 @@ def _of_daemon() -> Iterator[str]:
 
 
 def _serve(factory: pytest.TempPathFactory, samples: Iterator[str]) -> Iterator[history.Server]:
-    if not shutil.which("prometheus") or not shutil.which("promtool"):
-        pytest.skip("needs prometheus and promtool on PATH")
+    find("prometheus"), find("promtool")
     yield from history.serve(factory.mktemp("prometheus"), samples)
 
 

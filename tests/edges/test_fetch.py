@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import gzip
-import shutil
 import socket
 import ssl
 import subprocess
@@ -19,6 +18,7 @@ from exporter.core.target import TargetJudge
 from exporter.fetch import Fetcher
 from exporter.target import Credentials, Target, Tls
 from tests.edges.servers import Reply, bodies, http, says, serving, target
+from tests.programs import find
 
 HTML = b"<!doctype html><html><body><h1>It works!</h1></body></html>"
 
@@ -298,8 +298,7 @@ def openssl(*arguments: object) -> None:
 @pytest.fixture(scope="module")
 def pki(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A CA, a server and a client certificate."""
-    if shutil.which("openssl") is None:
-        pytest.skip("needs the openssl command")
+    find("openssl")
     folder = tmp_path_factory.mktemp("pki")
     new = ("req", "-newkey", "rsa:2048", "-nodes", "-keyout")
     ca = ("-CA", folder / "ca.pem", "-CAkey", folder / "ca.key", "-days", "2")

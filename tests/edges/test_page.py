@@ -1,18 +1,16 @@
 """The status page: what on-call reads at night, in a real browser too."""
 
 import asyncio
-import os
-import shutil
 import subprocess
 from pathlib import Path
 
 import jinja2
-import pytest
 
 from exporter import page, recording
 from exporter.core.snapshot import EngineKey, EngineSnapshot, Reading, Scrape, State, TargetSnapshot
 from exporter.core.target import TargetJudge
 from tests.edges.servers import RECORDINGS, http, says, serving
+from tests.programs import find
 
 CRITICAL = (0xC4, 0x18, 0x2C)
 
@@ -105,11 +103,7 @@ def test_an_empty_page_and_every_state_can_be_drawn() -> None:
 
 
 def test_a_real_browser_draws_it_with_its_colours(tmp_path: Path) -> None:
-    browser = shutil.which("chromium") or shutil.which("google-chrome")
-    if browser is None:
-        if os.environ.get("CI"):
-            pytest.fail("needs chromium")
-        pytest.skip("needs chromium (Debian package chromium)")
+    browser = find("chromium", "google-chrome")
     from matplotlib import image
 
     sick, file = spiral(), tmp_path / "page.png"

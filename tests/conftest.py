@@ -1,6 +1,16 @@
-"""No property is judged by how long it took: the machine that runs the tests may be busy."""
+"""What no test may leave to the next, or depend on: logging that a command set up, and how busy the machine is."""
 
+from collections.abc import Iterator
+
+import pytest
+import structlog
 from hypothesis import settings
 
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    yield
+    structlog.reset_defaults()

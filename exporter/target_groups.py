@@ -4,6 +4,7 @@ Input: bytes, and what to call them in messages. Output: `Found` targets in orde
 understood raises `SourceError` with the place; no input makes this slow or large.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -13,6 +14,7 @@ import yaml
 MAX_FOUND = 10_000  # targets from one source
 MAX_LABELS = 64
 MAX_TEXT = 1_024
+_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,63}", re.ASCII)
 
 
 class SourceError(Exception):
@@ -81,6 +83,8 @@ def _labels(place: str, labels: object) -> Mapping[str, str]:
     for name, value in labels.items():
         if not isinstance(name, str) or not isinstance(value, str) or max(len(name), len(value)) > MAX_TEXT:
             raise SourceError(f"{place}: labels: {str(name)[:60]}: expected text (quote it)")
+        if not _LABEL.fullmatch(name):  # it is written as it is, so it could say anything
+            raise SourceError(f"{place}: labels: {name[:60]!r} is no label name such as cluster")
     return labels
 
 

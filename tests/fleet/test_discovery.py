@@ -109,6 +109,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         (b'[{"targets": [8000]}]', "[0]: targets: expected an address such as host:8000, got 8000"),
         (b'[{"targets": [""]}]', "[0]: targets: expected an address"),
         (b'[{"targets": ["a"], "labels": {"n": 1}}]', "[0]: labels: n: expected text (quote it)"),
+        (b'[{"targets": ["a"], "labels": {"a=\\"1\\"} 1\\nevil": "x"}}]', "is no label name such as cluster"),
         (b'[{"targets": ["a"], "labels": []}]', "[0]: expected labels"),
         (b"- targets: [a\n", "neither JSON nor YAML"),
         (b"- targets: &a [x]\n- targets: *a\n", "aliases are not accepted"),

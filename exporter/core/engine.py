@@ -120,7 +120,7 @@ class EngineJudge:
         if fast is None or slow is None or fast.seconds < limits.min_span:
             return None
         samples = self._window.within(limits.fast_window)
-        role = self._role or signals.infer_role(slow, limits)
+        role = self._role or signals.infer_role(slow, limits) or Role.SERVE
         finished = signals.completions(self._window, limits)
         readings = self._readings(at, sample, fast, slow, samples, finished, role, settings)
         facts = self._facts(at, sample, fast, samples, finished, readings, role)

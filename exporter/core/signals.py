@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import sqrt
 
 from exporter.core import quantile
-from exporter.core.sample import EngineSample
+from exporter.core.sample import EngineSample, Histogram
 from exporter.core.snapshot import Reading, Role, absent, invalid
 from exporter.core.thresholds import Thresholds
 from exporter.core.window import Span, Window
@@ -284,13 +284,29 @@ def straggler_ratio(p99: Reading, mean: Reading) -> Reading:
     )
 
 
-def infer_role(span: Span | None, limits: Thresholds) -> Role:
-    """What an engine does, from its finishes: prefill answers with one token, pooling with none."""
-    finished = None if span is None else span.increase("completions")
-    if span is None or finished is None or finished < limits.min_completions:
-        return Role.SERVE
-    if span.increase("generation_tokens") == 0 and (span.increase("prompt_tokens") or 0) > 0:
+def infer_role(span: Span, limits: Thresholds) -> Role | None:
+    """What an engine does, from its finishes: prefill answers with one token, pooling with none.
+
+    Where the span holds too few finishes, from all since the server started; None where those are too few as well.
+    """
+    lately = _role(
+        span.increase("completions"), span.increase("generation_tokens"), span.increase("prompt_tokens"),
+        span.histogram("request_output_tokens"), limits,
+    )  # fmt: skip
+    ever, outputs = span.last, span.last.histograms.get("request_output_tokens")
+    return lately or _role(ever.completions, ever.generation_tokens, ever.prompt_tokens, outputs, limits)
+
+
+def _role(
+    finished: float | None,
+    generated: float | None,
+    prompts: float | None,
+    outputs: Histogram | None,
+    limits: Thresholds,
+) -> Role | None:
+    if finished is None or finished < limits.min_completions:
+        return None
+    if generated == 0 and (prompts or 0.0) > 0:
         return Role.POOLING
-    outputs = span.histogram("request_output_tokens")
     share = None if outputs is None else quantile.share_at_most(outputs, 1.0)
     return Role.PREFILL if share is not None and share >= limits.prefill_share else Role.SERVE

@@ -1,6 +1,7 @@
 """The incidents of the field on edited real bodies, from text to verdict, in the spelling of every era."""
 
 import random
+from typing import Any
 
 import pytest
 
@@ -353,6 +354,23 @@ def test_a_prefill_engine_has_no_truncation_and_says_when_decode_does_not_pull(s
     assert {server.engine.readings[name].status for name in absent} == {"absent"}
     server.run(30, running=0.0, waiting=0.0, kv_usage=0.97)
     assert "the decode side is not pulling" in server.says
+
+
+def test_a_prefill_engine_with_little_to_do_is_still_known_by_all_that_it_has_done(server: Server) -> None:
+    one: dict[str, Any] = {
+        "started": 1.0,
+        "finished": 1.0,
+        "cut": 1.0,
+        "lengths": (900.0, 1.0),
+        "generated": 1.0,
+        "prompts": 900.0,
+    }
+    server.run(150, **one)
+    for _ in range(60):
+        server.step(15.0, running=0.0)
+    server.run(30, **one)
+    assert server.engine.role is Role.PREFILL
+    assert server.engine.readings["truncated_ratio"].status == "absent"
 
 
 def test_an_embedding_server_whose_gauges_are_always_caught_at_0_works_all_the_same(server: Server) -> None:

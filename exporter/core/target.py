@@ -19,6 +19,7 @@ from exporter.core.snapshot import (
     Canary,
     EngineKey,
     EngineSnapshot,
+    Evidence,
     Role,
     Scrape,
     State,
@@ -156,16 +157,18 @@ class TargetJudge:
 
 def _say_uneven(engines: list[EngineSnapshot]) -> list[EngineSnapshot]:
     """The engines, those that queue while others of their model are free with a word on it."""
-    found = {
-        model: uneven([engine for engine in engines if engine.key.model_name == model])
-        for model in {engine.key.model_name for engine in engines}
-    }
-    return [
-        replace(engine, evidence=(*engine.evidence, told[1]))
-        if (told := found[engine.key.model_name]) is not None and engine.key.engine in told[0]
-        else engine
-        for engine in engines
-    ]
+    if len(engines) < 2:
+        return engines
+    models: dict[str, list[EngineSnapshot]] = {}
+    for engine in engines:
+        models.setdefault(engine.key.model_name, []).append(engine)
+    found = {model: uneven(own) for model, own in models.items()}
+    return [_with_word(engine, found[engine.key.model_name]) for engine in engines]
+
+
+def _with_word(engine: EngineSnapshot, found: tuple[frozenset[str], Evidence] | None) -> EngineSnapshot:
+    crowded = found is not None and engine.key.engine in found[0]
+    return replace(engine, evidence=(*engine.evidence, found[1])) if found is not None and crowded else engine
 
 
 class _Timeline:

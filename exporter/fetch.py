@@ -248,7 +248,8 @@ def _same_origin(url: str, location: str) -> str | None:
 
 def _redirect_text(status: int, url: str, location: str) -> str:
     try:
-        where = shown(urljoin(url, location))
+        # a server may put what it was sent, our secret too, into the path
+        where = shown(urlsplit(urljoin(url, location))._replace(path="").geturl())
     except ValueError:
         where = "an address that cannot be read"
     return f"HTTP {status} redirects to {where}: not followed; if that is the server, give its address as the target"

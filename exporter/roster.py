@@ -63,7 +63,8 @@ class Roster:
                 try:
                     yield watched(sourced.like, found, problems)
                 except ValueError as error:
-                    problems.append(f"{found.address[:60]!r}: {error}")
+                    # what stands before the @ may be a password
+                    problems.append(f"{found.address.rpartition('@')[2][:60]!r}: {error}")
 
     def _say(self, problems: list[str]) -> None:
         if problems and problems != self._said:

@@ -88,9 +88,16 @@ def _labels(place: str, labels: object) -> Mapping[str, str]:
     return labels
 
 
+def _kind(value: object) -> str:
+    """What stands where an address belongs; only a number is shown, for anything else may hold a password."""
+    if isinstance(value, str):
+        return f"a text of {len(value)} characters"
+    return str(value)[:60] if isinstance(value, int | float) else type(value).__name__
+
+
 def _address(place: str, target: object, labels: Mapping[str, str]) -> str:
     if not isinstance(target, str) or not target or len(target) > MAX_TEXT:
-        raise SourceError(f"{place}: targets: expected an address such as host:8000, got {str(target)[:60]}")
+        raise SourceError(f"{place}: targets: expected an address such as host:8000, got {_kind(target)}")
     if "://" in target or not ("__scheme__" in labels or "__metrics_path__" in labels):
         return target
     return f"{labels.get('__scheme__', 'http')}://{target}{labels.get('__metrics_path__', '/metrics')}"

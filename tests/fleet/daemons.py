@@ -18,7 +18,7 @@ from exporter.webconfig import WebConfig
 DEADLINE_S = 30.0
 
 
-def configured(*urls: str, **more: Any) -> Config:
+def configured(*urls: str | dict[str, str], **more: Any) -> Config:
     return config.build("test", {"listen": "127.0.0.1:0", "interval": "100ms", "targets": list(urls), **more})
 
 

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from exporter import views
 from exporter.core.render import TargetRenderer, join
 from exporter.core.snapshot import SCRAPE_ERRORS, Canary, Scrape, TargetSnapshot
+from exporter.core.spellings import MAX_SUFFIXES, stem
 from exporter.core.target import TargetJudge
 from tests.cases.edit import DATA, Server, ranks, recording
 
@@ -135,3 +136,8 @@ def test_numbers_that_are_no_numbers_in_a_recording_are_one_failed_scrape() -> N
     judge = TargetJudge("a:8000")
     for at in (nan, inf, -inf, 0.0, 5.0):
         judge.observe(Scrape(at, 0.1, text.encode()))
+
+
+def test_a_name_that_is_nothing_but_suffixes_costs_no_more_than_its_length() -> None:
+    name = "vllm:x" + "_total" * 1000
+    assert stem(name) == "x" + "_total" * (1000 - MAX_SUFFIXES)

@@ -4,6 +4,7 @@ Input: series as the API wrote them. Output: per engine one value a window. Inva
 replicas, both producers) are folded by their maximum, counters after they were differenced, never before.
 """
 
+import operator
 from array import array
 from collections.abc import Mapping, Sequence
 from math import inf, isnan, nan
@@ -183,18 +184,20 @@ def _windowed(
         return None
     bounds = sorted(buckets)
     columns = [increases(buckets[bound]) for bound in bounds]
-    rows: list[array[float] | None] = []
-    for window in range(grid.windows):
-        row = array("d", [column[window] for column in columns])
-        if isnan(row[-1]):
-            rows.append(None)
-            continue
-        low = 0.0
-        for index, count in enumerate(row):  # a bucket read a moment before another must not make a negative count
-            low = row[index] = low if isnan(count) else max(low, count)
-        rows.append(row)
+    rows = [_row(array("d", values)) for values in zip(*columns, strict=True)]
     amount = increases(sums) if sums is not None else array("d", [nan]) * grid.windows
     return WindowedHistogram(grid, tuple(bounds[:-1]), rows, amount)
+
+
+def _row(row: "array[float]") -> "array[float] | None":
+    """One window's buckets; a bucket read a moment before another must not make a negative count."""
+    if isnan(row[-1]):
+        return None
+    if not all(map(operator.le, row, row[1:])):
+        low = 0.0
+        for index, count in enumerate(row):
+            low = row[index] = low if isnan(count) else max(low, count)
+    return row
 
 
 def _fold(counters: dict[tuple[str, str], "array[float]"], key: tuple[str, str], values: "array[float]") -> None:

@@ -5,13 +5,14 @@ is r / (a + b r): that line is fitted to the bands and gives the way beyond what
 band is judged only with enough windows behind it, and what was not observed is called a prediction.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isnan, sqrt
 
 from exporter.review.latency import Tail, tail, within
 from exporter.review.load import Engines, completions, useful
-from exporter.review.telemetry import EngineSeries, WindowedHistogram, merged
+from exporter.review.telemetry import EngineSeries, WindowedHistogram, mean, merged
 
 EDGES = (
     0.5,
@@ -143,6 +144,7 @@ def _bands(engines: Engines, step: int) -> list[Band]:
     sums = [_Sum() for _ in EDGES]
     for series in engines.values():
         _add(sums, series)
+    ttft, tpot = _tails(engines, "ttft_seconds", step), _tails(engines, "tpot_seconds", step)
     found = []
     for index, each in enumerate(sums):
         if each.windows:
@@ -160,8 +162,8 @@ def _bands(engines: Engines, step: int) -> list[Band]:
                     kv=each.kv / each.kv_windows if each.kv_windows else None,
                     waiting=each.waiting / each.windows,
                     preemptions=each.preemptions / seconds,
-                    ttft=_tail(engines, "ttft_seconds", index, step),
-                    tpot=_tail(engines, "tpot_seconds", index, step),
+                    ttft=ttft.of(index),
+                    tpot=tpot.of(index),
                 )
             )
     return found
@@ -199,27 +201,33 @@ def band_of(running: float) -> int | None:
     """Index in `EDGES` of the band, or None where nothing ran."""
     if not running >= EDGES[0]:
         return None
-    return next((i - 1 for i, edge in enumerate(EDGES) if running < edge), len(EDGES) - 1)
+    return bisect_right(EDGES, running) - 1
 
 
-def _tail(engines: Engines, name: str, index: int, step: int) -> Tail:
+@dataclass(frozen=True, slots=True)
+class _Tails:
+    """One histogram of all engines, its windows sorted into bands once."""
+
+    parts: list[tuple[WindowedHistogram, dict[int, list[int]]]]
+
+    def of(self, index: int) -> Tail:
+        """The band's."""
+        return tail(merged(histogram.total(windows[index]) for histogram, windows in self.parts if index in windows))
+
+
+def _tails(engines: Engines, name: str, step: int) -> _Tails:
     parts = []
     for series in engines.values():
         histogram, running = series.histograms.get(name), series.gauge("requests_running")
         if histogram is not None and running is not None:
-            parts.append(
-                histogram.total(w for w, band in enumerate(_bands_of(histogram, running, step)) if band == index)
-            )
-    return tail(merged(parts))
-
-
-def _bands_of(histogram: WindowedHistogram, running: "Sequence[float]", step: int) -> list[int | None]:
-    """The band of each of a histogram's windows, by the mean concurrency of the windows that it covers."""
-    found: list[int | None] = []
-    for window in range(histogram.grid.windows):
-        values = [running[w] for w in within(histogram, window, step, len(running)) if not isnan(running[w])]
-        found.append(band_of(sum(values) / len(values)) if values else None)
-    return found
+            windows: dict[int, list[int]] = {}
+            for window in range(histogram.grid.windows):
+                centre = mean(running[w] for w in within(histogram, window, step, len(running)))
+                index = None if centre is None else band_of(centre)
+                if index is not None:
+                    windows.setdefault(index, []).append(window)
+            parts.append((histogram, windows))
+    return _Tails(parts)
 
 
 def _curve(bands: Sequence[Band]) -> Curve | None:

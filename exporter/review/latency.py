@@ -5,6 +5,7 @@ a difference that buckets cannot show is absent.
 """
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import isnan
@@ -125,50 +126,48 @@ def _distance(histogram: Histogram | None) -> Reading:
 
 def by_length(engines: Engines, step: int) -> list[LengthClass]:
     """Latency and preemptions by the mean prompt length of a window, for the classes that occurred."""
+    sorted_in = {engine: _classes(series, step) for engine, series in engines.items()}
     found = []
-    for low, high in zip(CLASSES, (*CLASSES[1:], None), strict=True):
-        picks = _Class(low, high, step)
-        ttft, tpot = chosen(engines, "ttft_seconds", picks.of), chosen(engines, "tpot_seconds", picks.of)
-        requests = sum(picks.added(series, completions(series)) for series in engines.values())
+    for index, (low, high) in enumerate(zip(CLASSES, (*CLASSES[1:], None), strict=True)):
+        ttft, tpot = (
+            merged(_of_class(series, name, sorted_in[engine], index, step) for engine, series in engines.items())
+            for name in ("ttft_seconds", "tpot_seconds")
+        )
+        requests = evicted = 0.0
+        for engine, series in engines.items():
+            own = [w for w, each in enumerate(sorted_in[engine]) if each == index]
+            requests += _added(completions(series), own)
+            evicted += _added(series.counter("preemptions_total"), own)
         if requests > 0:
-            evicted = sum(picks.added(s, s.counter("preemptions_total")) for s in engines.values())
             found.append(LengthClass(low, high, requests, evicted, tail(ttft), tail(tpot)))
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Class:
-    """Windows whose mean prompt length lies in [low, high)."""
+def _classes(series: EngineSeries, step: int) -> list[int | None]:
+    """The class of each window. All windows that one of the latency histogram's covers are in one class."""
+    tokens, requests = series.counter("request_prompt_tokens_sum"), series.counter("request_prompt_tokens_count")
+    histogram = series.histograms.get("ttft_seconds") or series.histograms.get("tpot_seconds")
+    if tokens is None or requests is None or histogram is None:
+        return []
+    found: list[int | None] = []
+    for window in range(histogram.grid.windows):
+        covered = within(histogram, window, step, len(tokens))
+        pairs = [(tokens[w], requests[w]) for w in covered if not isnan(tokens[w] + requests[w])]
+        count = sum(number for _, number in pairs)
+        index = bisect_right(CLASSES, sum(total for total, _ in pairs) / count) - 1 if count > 0 else None
+        found.extend([index] * len(covered))
+    return found
 
-    low: float
-    high: float | None
-    step: int
 
-    def of(self, series: EngineSeries, histogram: WindowedHistogram) -> list[int]:
-        """Which of the histogram's windows."""
-        length = histogram.grid.windows * histogram.grid.step // self.step
-        return [
-            w for w in range(histogram.grid.windows) if self._holds(series, within(histogram, w, self.step, length))
-        ]
+def _of_class(series: EngineSeries, name: str, classes: list[int | None], index: int, step: int) -> Histogram | None:
+    histogram = series.histograms.get(name)
+    if histogram is None or not classes:
+        return None
+    every = histogram.grid.step // step
+    return histogram.total(
+        w for w in range(histogram.grid.windows) if w * every < len(classes) and classes[w * every] == index
+    )
 
-    def added(self, series: EngineSeries, counts: "array[float] | None") -> float:
-        """A counter's increase in the windows of this class, cut as the histogram's are."""
-        histogram = series.histograms.get("ttft_seconds")
-        if counts is None or histogram is None:
-            return 0.0
-        length = len(counts)
-        return sum(
-            sum(known(counts[w] for w in within(histogram, window, self.step, length)))
-            for window in self.of(series, histogram)
-        )
 
-    def _holds(self, series: EngineSeries, windows: range) -> bool:
-        tokens, requests = series.counter("request_prompt_tokens_sum"), series.counter("request_prompt_tokens_count")
-        if tokens is None or requests is None:
-            return False
-        pairs = [(tokens[w], requests[w]) for w in windows if w < len(tokens) and not isnan(tokens[w] + requests[w])]
-        count = sum(requests for _, requests in pairs)
-        if count <= 0:
-            return False
-        centre = sum(tokens for tokens, _ in pairs) / count
-        return centre >= self.low and (self.high is None or centre < self.high)
+def _added(counts: "array[float] | None", windows: list[int]) -> float:
+    return 0.0 if counts is None else sum(known(counts[w] for w in windows))

@@ -158,7 +158,7 @@ def traffic(engines: Engines, grid: Grid) -> Traffic:
 
 def engine_hours(engines: Engines, grid: Grid) -> float:
     """Hours that engines were there, added up."""
-    seen = (sum(1 for _ in known(up(series) or ())) for series in engines.values())
+    seen = (len(known(up(series) or ())) for series in engines.values())
     return sum(seen) * grid.step / HOUR
 
 
@@ -181,7 +181,7 @@ def _peak_hour(
         return None, None, None
     requests = {hour: sum(known(rates[w] for w in hour)) * grid.step for hour in hours(grid)}
     best = max(requests, key=requests.__getitem__)
-    if not any(True for _ in known(rates[w] for w in best)):
+    if not known(rates[w] for w in best):
         return None, None, None
     present = added([values for series in engines.values() if (values := in_flight(series)) is not None])
     flying = mean(present[w] for w in best) if present is not None else None
@@ -217,7 +217,7 @@ def headroom(engines: Engines, slots: float | None) -> Headroom:
 
 
 def _last(series: EngineSeries, name: str) -> float | None:
-    values = list(known(series.slow.get(name) or ()))
+    values = known(series.slow.get(name) or ())
     return values[-1] if values else None
 
 

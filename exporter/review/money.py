@@ -157,7 +157,7 @@ def _spare(engines: Engines, grid: Grid, there: "array[float] | None", carries: 
         peak = max(known(wanted[w] for w in hour), default=0.0)
         if present is not None:
             need = ceil(peak / carries.requests_per_second - 1e-9) + SPARE
-            spare += max(0.0, present - need) * sum(1 for _ in known(there[w] for w in hour)) * grid.step / HOUR
+            spare += max(0.0, present - need) * len(known(there[w] for w in hour)) * grid.step / HOUR
     return spare
 
 

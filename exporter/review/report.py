@@ -278,7 +278,7 @@ def _trends(daily: Daily, room: load.Headroom, bill: money.Money) -> list[Trend]
 def _row(engine: EngineId, series: EngineSeries, telemetry: Telemetry) -> EngineRow:
     one = {engine: series}
     kv = load.spread([series.gauge("kv_cache_usage_max_ratio")])
-    seconds = sum(1 for _ in known(load.up(series) or ())) * telemetry.grid.step
+    seconds = len(known(load.up(series) or ())) * telemetry.grid.step
     spent = troubles.minutes(one, telemetry.states)
     return EngineRow(
         engine=engine,

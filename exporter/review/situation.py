@@ -15,7 +15,7 @@ from exporter.core import quantile
 from exporter.core.sample import Histogram
 from exporter.core.snapshot import Reading, absent
 from exporter.review.grid import Grid
-from exporter.review.load import completions, computed_prompts, demand, in_flight
+from exporter.review.load import completions, computed_prompts, demand, in_flight, useful
 from exporter.review.telemetry import EngineSeries, WindowedHistogram, known, mean
 from exporter.simulator.fit import Interval
 from exporter.simulator.workload import Lengths, Load
@@ -66,7 +66,7 @@ def situation(
 ) -> Situation:
     """Choose a stretch and describe it. ``between`` (epoch s) sets it by hand. Raises `SituationError`."""
     windows = _between(grid, between) if between else _longest_pressed(series, grid) if focus == "worst" else None
-    windows = windows or _busiest(series, grid)
+    windows = windows or _busiest(series, grid, focus)
     windows, closed = _level(series, windows)
     seconds = float(len(windows) * grid.step)
     load = _load(series, grid, windows, closed)
@@ -107,15 +107,14 @@ def _longest_pressed(series: EngineSeries, grid: Grid) -> range | None:
     return best if len(best) >= 3 else None
 
 
-def _busiest(series: EngineSeries, grid: Grid) -> range:
-    """The hour with most in flight; of a short period its busiest third."""
-    present = in_flight(series)
-    if present is None:
-        raise SituationError("the number of running requests is not known")
-    length = min(
-        grid.windows, max(3, grid.windows // 3, 1) if grid.windows * grid.step < 3 * HOUR else HOUR // grid.step
-    )
-    values = [0.0 if isnan(value) else value for value in present]
+def _busiest(series: EngineSeries, grid: Grid, focus: Focus) -> range:
+    """The hour with most work done (``peak``) or most in flight; of a short period its busiest third."""
+    measure = useful(series) if focus == "peak" else in_flight(series)
+    if measure is None:
+        raise SituationError("the number of running requests, or of tokens, is not known")
+    long = grid.windows * grid.step >= 3 * HOUR
+    length = min(grid.windows, HOUR // grid.step if long else max(3, grid.windows // 3))
+    values = [0.0 if isnan(value) else value for value in measure]
     total = sum(values[:length])
     best, at = total, 0
     for first in range(1, grid.windows - length + 1):
@@ -123,7 +122,7 @@ def _busiest(series: EngineSeries, grid: Grid) -> range:
         if total > best:
             best, at = total, first
     first = at
-    while first > 0 and values[first - 1] < values[first] and at - first < length:
+    while focus == "worst" and first > 0 and values[first - 1] < values[first] and at - first < length:
         first -= 1  # a queue that grew is simulated from where it began
     return range(first, at + length)
 
@@ -133,7 +132,7 @@ def _level(series: EngineSeries, windows: range) -> tuple[range, bool]:
     present, waiting = in_flight(series), series.gauge("requests_waiting")
     if present is None:
         return windows, False
-    values = list(known(present[w] for w in windows))
+    values = known(present[w] for w in windows)
     if not values or (mean(waiting[w] for w in windows) if waiting is not None else None or 0.0) in (None, 0.0):
         return windows, False
     centre = median(values)

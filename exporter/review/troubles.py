@@ -124,7 +124,7 @@ def preemption(engines: Engines, grid: Grid) -> Preemption:
     """See `Preemption`."""
     touched = windows = 0
     for series in engines.values():
-        counts = list(known(series.counter("preemptions_total") or ()))
+        counts = known(series.counter("preemptions_total") or ())
         touched += sum(1 for count in counts if count > 0)
         windows += len(counts)
     finished = sum(sum(known(done)) for series in engines.values() if (done := completions(series)) is not None)

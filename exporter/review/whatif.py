@@ -47,12 +47,13 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One variant. ``knob`` is what changed (empty: nothing), ``setting`` the new value in words."""
+    """One variant: ``knob`` is what changed (empty: nothing), ``setting`` its new value; ``idle``: no effect here."""
 
     knob: str
     setting: str
     metrics: Mapping[str, Prediction]
     note: str = ""
+    idle: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,8 +307,9 @@ def _row(
         error = sqrt(misses.get(name, 0.0) ** 2 + _scatter(outcomes, name) ** 2 + _coarse(seen[name]) ** 2)
         metrics[name] = Prediction(value, error, simulated)
     return Row(
-        variant.knob, variant.setting, metrics, _note(seen["per_completion"].value, metrics["per_completion"].value)
-    )
+        variant.knob, variant.setting, metrics, _note(seen["per_completion"].value, metrics["per_completion"], base),
+        idle=bool(variant.knob) and list(outcomes) == list(base),
+    )  # fmt: skip
 
 
 def _coarse(seen: Reading) -> float:
@@ -317,12 +319,14 @@ def _coarse(seen: Reading) -> float:
     return 0.0
 
 
-def _note(before: float | None, after: float | None) -> str:
-    if before is None or after is None:
+def _note(before: float | None, after: Prediction, base: Sequence[Outcome]) -> str:
+    """Whether a loop of preemptions begins or ends; said only where the simulation shows the one that is there."""
+    simulated = _centre(base, "per_completion")
+    if before is None or after.value is None or simulated is None:
         return ""
-    if before >= LOOP > after:
+    if min(before, simulated) >= LOOP > after.value:
         return "ends the loop of preemptions"
-    return "a loop of preemptions" if after >= LOOP > before else ""
+    return "a loop of preemptions" if after.value >= LOOP > max(before, simulated) else ""
 
 
 def _trust(misses: Mapping[str, float]) -> str:

@@ -15,7 +15,7 @@ def draw(model: ModelReview, salt: str) -> Chart | None:
     inputs, outputs = model.shape.inputs, model.shape.outputs
     if inputs.histogram is None or outputs.histogram is None or not inputs.count:
         return None
-    drawing, axes = style.figure(3.2, 1, 2)
+    drawing, axes = style.figure(3.2, 1, 2, left=0.7)
     _bars(axes[0], inputs.histogram, BLUE)
     _bars(axes[1], outputs.histogram, ORANGE)
     lowest, highest = axes[0].get_xlim()

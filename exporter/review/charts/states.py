@@ -16,7 +16,8 @@ def draw(telemetry: Telemetry, model: ModelReview, salt: str) -> Chart:
 
     engines = telemetry.of(model.model_name)
     rows = sorted(model.engines, key=lambda row: (-row.harmful_minutes, row.engine))[:MAX_STRIPS]
-    drawing, axis = style.figure(1.15 + 0.3 * len(rows))
+    names = [str(entry.engine)[-34:] for entry in rows]
+    drawing, axis = style.figure(1.3 + 0.3 * len(rows), left=0.25 + 0.085 * max(map(len, names)), top=0.42)
     seen: set[State] = set()
     for row, entry in enumerate(rows):
         for first, last, code in _runs(engines[entry.engine].states, telemetry.states.windows):
@@ -29,7 +30,7 @@ def draw(telemetry: Telemetry, model: ModelReview, salt: str) -> Chart:
                 facecolors=style.STATE_COLOURS[STATES[code]],
                 linewidth=0,
             )
-    axis.set_yticks(range(len(rows)), [str(entry.engine)[-34:] for entry in rows])
+    axis.set_yticks(range(len(rows)), names)
     axis.set_ylim(len(rows) - 0.5, -0.5)
     axis.grid(visible=False)
     style.times(axis, telemetry.grid.start, telemetry.grid.end)
@@ -38,7 +39,7 @@ def draw(telemetry: Telemetry, model: ModelReview, salt: str) -> Chart:
         Patch(color=style.STATE_COLOURS[state], label=words.state(state.value)) for state in State if state in seen
     ]
     if patches:
-        drawing.legend(handles=patches, loc="outside upper left", ncols=7, frameon=False, fontsize=8.5)
+        drawing.legend(handles=patches, loc="upper left", ncols=7, frameon=False, fontsize=8.5)
     return Chart("incidents", "States", style.svg(drawing, salt), _sentence(model, len(rows)))
 
 

@@ -41,16 +41,25 @@ class Chart:
     sentence: str
 
 
-def figure(height: float, rows: int = 1, columns: int = 1, **options: Any) -> tuple[Any, Any]:
-    """A figure of the page's width and its axes, in the house style."""
+def figure(
+    height: float, rows: int = 1, columns: int = 1, left: float = 0.95, top: float = 0.3, **options: Any
+) -> tuple[Any, Any]:
+    """A figure of the page's width and its axes, in the house style; margins in inches.
+
+    Margins are fixed: matplotlib's own layout engines draw everything twice to find them.
+    """
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415 - only a picture needs it
     except ImportError:
         raise ChartsMissingError(
             "the HTML report needs matplotlib: pip install 'vllm-vitals[review]', or use --format md,json"
         ) from None
-    drawing = Figure(figsize=(WIDTH, height), layout="constrained")
+    drawing = Figure(figsize=(WIDTH, height))
     axes = drawing.subplots(rows, columns, **options)
+    drawing.subplots_adjust(
+        left=left / WIDTH, right=1 - 0.1 / WIDTH, bottom=0.62 / height, top=1 - top / height,
+        hspace=0.45 / ((height - 1) / rows), wspace=1.05 * columns / WIDTH,
+    )  # fmt: skip
     for axis in axes.flat if hasattr(axes, "flat") else [axes]:
         plain(axis)
     return drawing, axes

@@ -14,7 +14,7 @@ def draw(telemetry: Telemetry, model: ModelReview, salt: str) -> Chart:
     """Demand, requests in flight, KV usage and, where there were any, preemptions."""
     engines, grid = telemetry.of(model.model_name), telemetry.grid
     evictions = model.preemption.events > 0
-    drawing, axes = style.figure(7.6 if evictions else 6.0, 4 if evictions else 3, 1, sharex=True)
+    drawing, axes = style.figure(7.6 if evictions else 6.0, 4 if evictions else 3, 1, left=0.7, sharex=True)
     _demand(axes[0], engines, telemetry, model)
     _in_flight(axes[1], engines, telemetry, model)
     _cache(axes[2], engines, telemetry)

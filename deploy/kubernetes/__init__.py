@@ -1,0 +1,1 @@
+"""Kubernetes objects, generated: see `deploy.kubernetes.build`."""

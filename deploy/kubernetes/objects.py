@@ -1,0 +1,124 @@
+"""The objects that run vllm-vitals in a cluster, as plain data.
+
+Input: a `Site`. Output: Kubernetes objects. Invariant: nothing runs as root, writes to its own file system, or holds a
+token of the cluster; a config that changes restarts the pods that read it.
+"""
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any
+
+Object = dict[str, Any]
+NAME = "vllm-vitals"
+PORT = 9840
+USER = 65532
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Whom to build for. ``labels`` go on what the Prometheus operator selects (kube-prometheus: release=...)."""
+
+    config: str
+    namespace: str = "vllm-vitals"
+    image: str = "vllm-vitals:0.1.0"
+    shards: int = 1
+    replicas: int = 1
+    interval: str = "15s"
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+def everything(site: Site) -> list[Object]:
+    """What runs it: account, config, a Deployment a shard, and how people and Prometheus reach it."""
+    return [
+        _object(site, "v1", "ServiceAccount", NAME, automountServiceAccountToken=False),
+        _object(site, "v1", "ConfigMap", NAME, data={"config.yml": site.config}),
+        *(deployment(site, index) for index in range(1, site.shards + 1)),
+        _object(site, "v1", "Service", NAME, spec={
+            "selector": {"app.kubernetes.io/name": NAME},
+            "ports": [{"name": "http", "port": PORT, "targetPort": "http"}],
+        }),
+        pod_monitor(site),
+    ]  # fmt: skip
+
+
+def deployment(site: Site, index: int) -> Object:
+    """One shard. Two replicas of it are twins: every rule and dashboard folds them into one."""
+    name = NAME if site.shards == 1 else f"{NAME}-{index}"
+    labels = {"app.kubernetes.io/name": NAME, "app.kubernetes.io/instance": name}
+    digest = hashlib.sha256(site.config.encode()).hexdigest()
+    template = {
+        "metadata": {"labels": labels, "annotations": {"checksum/config": digest}},
+        "spec": {
+            "serviceAccountName": NAME,
+            "automountServiceAccountToken": False,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": USER,
+                "runAsGroup": USER,
+                "fsGroup": USER,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [_container(site, index)],
+            "volumes": [
+                {"name": "config", "configMap": {"name": NAME}},
+                {"name": "flight", "emptyDir": {"sizeLimit": "2Gi"}},
+            ],
+        },
+    }
+    spec = {"replicas": site.replicas, "selector": {"matchLabels": labels}, "template": template}
+    return _object(site, "apps/v1", "Deployment", name, spec=spec)
+
+
+def _container(site: Site, index: int) -> Object:
+    arguments = ["run", "--config=/etc/vllm-vitals/config.yml", f"--listen=0.0.0.0:{PORT}"]
+    if site.shards > 1:
+        arguments.append(f"--shard={index}/{site.shards}")
+    return {
+        "name": NAME,
+        "image": site.image,
+        "args": arguments,
+        "ports": [{"name": "http", "containerPort": PORT}],
+        "livenessProbe": _probe("/-/healthy", every=10, failures=6),
+        "readinessProbe": _probe("/-/ready", every=5, failures=3),
+        "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [
+            {"name": "config", "mountPath": "/etc/vllm-vitals", "readOnly": True},
+            {"name": "flight", "mountPath": "/var/lib/vllm-vitals"},
+        ],
+    }
+
+
+def _probe(path: str, every: int, failures: int) -> Object:
+    return {
+        "httpGet": {"path": path, "port": "http"},
+        "periodSeconds": every,
+        "timeoutSeconds": 3,
+        "failureThreshold": failures,
+    }
+
+
+def pod_monitor(site: Site) -> Object:
+    """How the operator's Prometheus scrapes every shard. Labels of a victim win over those of the exporter's pod."""
+    endpoint = {"port": "http", "path": "/metrics", "interval": site.interval, "honorLabels": True}
+    spec = {"selector": {"matchLabels": {"app.kubernetes.io/name": NAME}}, "podMetricsEndpoints": [endpoint]}
+    return _object(site, "monitoring.coreos.com/v1", "PodMonitor", NAME, site.labels, spec=spec)
+
+
+def placed(document: Object, site: Site) -> Object:
+    """An object that was built elsewhere, put into the site's namespace, with its labels."""
+    metadata = document["metadata"]
+    operator = document["apiVersion"].startswith("monitoring.coreos.com/")
+    labels = {**metadata.get("labels", {}), **(site.labels if operator else {})}
+    return {**document, "metadata": {**metadata, "namespace": site.namespace, "labels": labels}}
+
+
+def _object(
+    site: Site, version: str, kind: str, name: str, labels: dict[str, str] | None = None, **body: Any
+) -> Object:
+    metadata = {"name": name, "namespace": site.namespace, "labels": {"app.kubernetes.io/name": NAME, **(labels or {})}}
+    return {"apiVersion": version, "kind": kind, "metadata": metadata, **body}

@@ -1,0 +1,135 @@
+"""What is generated for Kubernetes, against the schemas of Kubernetes 1.37 and of the Prometheus operator."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+
+from deploy.kubernetes.build import COMMITTED, HERE, outputs
+from deploy.kubernetes.objects import Site
+from exporter import config
+
+ROOT = Path(__file__).parent.parent.parent
+SCHEMAS = ROOT / "tests" / "data" / "kubernetes"
+SITE = Site((HERE / "config.yml").read_text(), shards=3, replicas=2, labels={"release": "kps"})
+
+
+def objects(site: Site = SITE, modes: frozenset[str] = frozenset({"daemon", "native"})) -> list[dict[str, Any]]:
+    return [document for text in outputs(site, modes).values() for document in yaml.safe_load_all(text)]
+
+
+EVERY = objects()
+
+
+def of(kind: str) -> list[dict[str, Any]]:
+    return [document for document in EVERY if document["kind"] == kind]
+
+
+@pytest.mark.parametrize("document", EVERY, ids=lambda d: f"{d['kind']}-{d['metadata']['name']}")
+def test_every_object_is_one_that_the_cluster_takes(document: dict[str, Any]) -> None:
+    schema = SCHEMAS / f"{document['kind']}.json"
+    if schema.exists():
+        jsonschema.validate(document, json.loads(schema.read_text()))
+    else:
+        kubernetes_validate.validate(document, "1.37", strict=True)
+    # kubectl keeps what it applied in an annotation, which may have 256 KiB
+    assert len(json.dumps(document)) < 250_000
+
+
+@pytest.mark.parametrize(
+    ("kind", "spoil"),
+    [
+        ("Deployment", lambda d: d["spec"]["template"]["spec"].update(containers="one")),
+        ("PodMonitor", lambda d: d["spec"]["podMetricsEndpoints"][0].update(honourLabels=True)),
+        ("PrometheusRule", lambda d: d["spec"]["groups"][0]["rules"][0].pop("expr")),
+    ],
+)
+def test_the_schemas_find_mistakes(kind: str, spoil: Any) -> None:
+    document = json.loads(json.dumps(of(kind)[0]))
+    spoil(document)
+    with pytest.raises((jsonschema.ValidationError, kubernetes_validate.ValidationError)):
+        test_every_object_is_one_that_the_cluster_takes(document)
+
+
+def test_all_kinds_are_there_and_names_are_given_once() -> None:
+    kinds = {document["kind"] for document in EVERY}
+    assert kinds == {"ServiceAccount", "ConfigMap", "Deployment", "Service", "PodMonitor", "PrometheusRule"}
+    names = [(document["kind"], document["metadata"]["name"]) for document in EVERY]
+    assert len(set(names)) == len(names)
+    assert {document["metadata"]["namespace"] for document in EVERY} == {"vllm-vitals"}
+
+
+def test_what_selects_finds_what_it_means() -> None:
+    for deployment in of("Deployment"):
+        labels = deployment["spec"]["template"]["metadata"]["labels"]
+        pod = deployment["spec"]["template"]["spec"]
+        assert deployment["spec"]["selector"]["matchLabels"].items() <= labels.items()
+        for selector in (of("Service")[0]["spec"]["selector"], of("PodMonitor")[0]["spec"]["selector"]["matchLabels"]):
+            assert selector.items() <= labels.items()
+        (container,) = pod["containers"]
+        ports = {port["name"] for port in container["ports"]}
+        assert of("PodMonitor")[0]["spec"]["podMetricsEndpoints"][0]["port"] in ports
+        mounted = {mount["name"] for mount in container["volumeMounts"]}
+        assert mounted == {volume["name"] for volume in pod["volumes"]}
+        assert pod["serviceAccountName"] == of("ServiceAccount")[0]["metadata"]["name"]
+
+
+def test_shards_are_numbered_and_never_select_each_others_pods() -> None:
+    containers = [d["spec"]["template"]["spec"]["containers"][0] for d in of("Deployment")]
+    assert [c["args"][-1] for c in containers] == ["--shard=1/3", "--shard=2/3", "--shard=3/3"]
+    selectors = [json.dumps(d["spec"]["selector"]) for d in of("Deployment")]
+    assert len(set(selectors)) == 3
+
+
+def test_nothing_runs_as_root_or_may_write_or_holds_a_token() -> None:
+    for deployment in of("Deployment"):
+        pod = deployment["spec"]["template"]["spec"]
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["automountServiceAccountToken"] is False
+        (container,) = pod["containers"]
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
+        }  # fmt: skip
+
+
+def test_labels_for_the_operator_stand_on_what_it_selects_and_nowhere_else() -> None:
+    for document in EVERY:
+        selected = document["kind"] in ("PodMonitor", "PrometheusRule")
+        assert ("release" in document["metadata"]["labels"]) is selected
+
+
+def test_a_config_that_changes_restarts_the_pods() -> None:
+    other = objects(Site("interval: '10s'\n"), frozenset({"daemon"}))
+    sums = {
+        d["spec"]["template"]["metadata"]["annotations"]["checksum/config"]
+        for d in [*EVERY, *other]
+        if d["kind"] == "Deployment"
+    }
+    assert len(sums) == 2
+
+
+def test_the_config_inside_is_one_that_the_daemon_takes(tmp_path: Path) -> None:
+    (inside,) = [d for d in of("ConfigMap") if d["metadata"]["name"] == "vllm-vitals"]
+    file = tmp_path / "config.yml"
+    file.write_text(inside["data"]["config.yml"])
+    assert config.load(file).discovery
+
+
+def test_the_committed_file_is_up_to_date_and_a_bad_config_is_one_line(tmp_path: Path) -> None:
+    texts = outputs(Site((HERE / "config.yml").read_text()))
+    for name in COMMITTED:
+        assert (HERE / "out" / name).read_text() == texts[name], "run python -m deploy.kubernetes.build"
+    bad = tmp_path / "bad.yml"
+    bad.write_text("discovery: [{}]\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "deploy.kubernetes.build", "--config", str(bad), "--out", str(tmp_path)],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr == f"{bad}: discovery[0]: give exactly one of file_sd, http_sd and dns_sd\n"

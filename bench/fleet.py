@@ -1,6 +1,6 @@
 """What watching a fleet costs: CPU per scrape as ratios, lateness, memory per engine, /metrics, and how each grows.
 
-All programs scrape the same pretended servers (bench/fleet_server.py) on this machine, one after the other, and their
+All programs scrape the same pretended servers (bench/parts/servers.py) on this machine, one after the other, and their
 CPU time is read from the kernel. Prometheus 3 is used where there is one (PROMETHEUS, .tools or PATH). Exit 1 where an
 aim of ours is missed.
 """
@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -73,7 +74,7 @@ def process(*command: str, **more: object) -> Iterator[subprocess.Popen[str]]:
 
 @contextlib.contextmanager
 def servers() -> Iterator[int]:
-    with process(sys.executable, str(HERE / "fleet_server.py"), stdout=subprocess.PIPE) as running:
+    with process(sys.executable, str(HERE / "parts" / "servers.py"), stdout=subprocess.PIPE) as running:
         yield int(running.stdout.readline())
 
 
@@ -123,7 +124,7 @@ def prometheus_program() -> str | None:
     """A Prometheus 3, wherever there is one."""
     places = [
         os.environ.get("PROMETHEUS", ""),
-        str(ROOT / ".tools/usr/bin/prometheus"),
+        str(ROOT / ".tools/prometheus/usr/bin/prometheus"),
         shutil.which("prometheus") or "",
     ]
     for place in places:
@@ -169,7 +170,7 @@ def our_cost(port: int, count: int, interval: float, seconds: float) -> tuple[Co
 def memory_per_engine(count: int = 150, scrapes: int = 70) -> float:
     """Resident bytes that one more engine takes once its windows are full (in a process of its own)."""
     said = subprocess.run(
-        [sys.executable, str(HERE / "fleet_memory.py"), str(count), str(scrapes)],
+        [sys.executable, str(HERE / "parts" / "memory.py"), str(count), str(scrapes)],
         cwd=ROOT, check=True, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     return float(said.stdout)
@@ -181,6 +182,7 @@ def row(name: str, cost: Cost, ratio: str = "") -> None:
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what we started must end with us
     quick = "--quick" in sys.argv
     count, interval, seconds = (100, 1.0, 8.0) if quick else (1000, 10.0, 40.0)
     missed = []
@@ -197,7 +199,7 @@ def main() -> None:
         row("vllm-vitals", ours)
     with servers() as port:
         few = addresses(20, port)
-        with process(sys.executable, str(HERE / "library_exporter.py"), "1", *few) as running:
+        with process(sys.executable, str(HERE / "parts" / "library.py"), "1", *few) as running:
             library = measure(running.pid, port, len(few), 1.0, 8.0)
         row("prometheus_client.parser, 20 at 1 s", library, f"{library.cpu / ours.cpu:.1f}x less")
     program, theirs = prometheus_program(), None

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from zlib import crc32
 
-RECORDING = Path(__file__).parents[1] / "tests" / "data" / "recordings" / "spiral_chunked" / "metrics.jsonl.gz"
+RECORDING = Path(__file__).parents[2] / "tests" / "data" / "recordings" / "spiral_chunked" / "metrics.jsonl.gz"
 
 
 def responses() -> list[bytes]:

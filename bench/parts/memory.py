@@ -11,7 +11,7 @@ from exporter.core.render import TargetRenderer
 from exporter.core.snapshot import Scrape
 from exporter.core.target import TargetJudge
 
-RECORDING = Path(__file__).parents[1] / "tests" / "data" / "recordings" / "spiral_chunked" / "metrics.jsonl.gz"
+RECORDING = Path(__file__).parents[2] / "tests" / "data" / "recordings" / "spiral_chunked" / "metrics.jsonl.gz"
 
 
 def resident() -> int:

@@ -25,6 +25,7 @@ from alerts.text import (
     when,
 )
 from alerts.victims import WHO, fold, in_state, interactive
+from exporter.core.advice import NOW_KNOBS
 from exporter.core.snapshot import State
 
 
@@ -126,7 +127,7 @@ def cap() -> str:
 
 def knobs() -> str:
     """What the advice table says for the next restart."""
-    knob = f'max by (knob, direction) ({metric("advice")}{{@,knob!~"gateway_concurrency|replicas|drain|restart"}}) == 1'
+    knob = f'max by (knob, direction) ({metric("advice")}{{@,knob!~"{"|".join(NOW_KNOBS)}"}}) == 1'
     fallback = (
         "max_num_seqs down to the cap above; with long inputs rather scheduler_reserve_full_isl on (vLLM"
         " 0.19), then watermark 0.01-0.05 (0.24)"

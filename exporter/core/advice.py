@@ -26,6 +26,8 @@ MANY_LONG_PROMPTS = 2.0  # prompt tokens per output token from which input, not 
 PREFILL_BOUND = 50.0
 RUNAWAY_FACTOR, RUNAWAY_TOKENS = 8.0, 4096.0  # an open request beyond both is worth a look (as the alert has it)
 
+# What needs no restart; all other knobs are for the next one.
+NOW_KNOBS = ("gateway_concurrency", "replicas", "drain", "restart", "route_long_prompts", "cancel_oldest_request")
 
 @dataclass(frozen=True, slots=True)
 class Case:

@@ -1,7 +1,9 @@
 """Advice names one knob, its size with the arithmetic, and never what makes it worse."""
 
+import re
 from pathlib import Path
 
+from exporter.core import advice
 from exporter.core.snapshot import Advice, State
 from exporter.core.target import TargetJudge
 from exporter.recording import read
@@ -81,3 +83,8 @@ def test_late_first_tokens_of_long_inputs_raise_the_token_budget_and_nothing_els
 def test_nothing_ever_advises_a_smaller_gpu_memory_share() -> None:
     for name, state in (("spiral_chunked", State.DEATH_SPIRAL), ("overcommit_thrash", State.THRASHING)):
         assert not any("gpu_memory_utilization" in str(item) for item in advice_in(name, state))
+
+
+def test_what_needs_no_restart_is_listed_once_for_the_rules_that_tell_it_apart() -> None:
+    now = re.findall(r'"now",\s+"(\w+)"', Path(advice.__file__).read_text())
+    assert sorted(now) == sorted(advice.NOW_KNOBS)

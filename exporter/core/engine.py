@@ -3,17 +3,17 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from exporter.core import signals
+from exporter.core import look, signals
 from exporter.core.advice import advise
 from exporter.core.canary import NO_CANARY, Verdict
 from exporter.core.evidence import evidence, unknowns
 from exporter.core.history import Episode, Progress, UsefulBaseline, UsualLatency
+from exporter.core.look import Look
 from exporter.core.sample import EngineSample
-from exporter.core.signals import Completions
-from exporter.core.snapshot import EngineKey, EngineSnapshot, Reading, Role, State, absent
+from exporter.core.snapshot import EngineKey, EngineSnapshot, Reading, Role, State
 from exporter.core.state import Facts, Machine
 from exporter.core.thresholds import Thresholds
-from exporter.core.window import Span, Window
+from exporter.core.window import Window
 
 # A proven state outlives a spell in which the server answers without metrics, with its age.
 OUTLIVES_BLINDNESS = (State.STALLED, State.DEATH_SPIRAL, State.THRASHING)
@@ -115,153 +115,49 @@ class EngineJudge:
 
     def _derive(self, at: float, sample: EngineSample, settings: Mapping[str, str], canary: Verdict) -> Derived | None:
         """Readings and facts, or None while the window is too short to say anything."""
-        limits, fast = self._limits, self._window.span(self._limits.fast_window)
-        slow = self._window.span(limits.slow_window)
-        if fast is None or slow is None or fast.seconds < limits.min_span:
+        seen = look.take(at, sample, settings, self._window, self._limits, self._role)
+        if seen is None:
             return None
-        samples = self._window.within(limits.fast_window)
-        role = self._role or signals.infer_role(slow, limits) or Role.SERVE
-        finished = signals.completions(self._window, limits)
-        readings = self._readings(at, sample, fast, slow, samples, finished, role, settings)
-        facts = self._facts(at, sample, fast, samples, finished, readings, role)
+        running = signals.mean_of(seen.samples, "running")
+        readings = {
+            **look.readings(seen),
+            "inflight_output_tokens_estimate": self._progress.inflight_estimate(sample),
+            "useful_tokens_baseline_per_second": self._baseline.feed(at, seen.fast, running, self._limits),
+        }
+        facts = self._facts(seen, readings)
         if canary.silent_since is not None and not sample.updating_weights:
             facts = replace(facts, canary_silent_for=at - canary.silent_since)
-        return Derived(readings, facts, role)
+        return Derived(readings, facts, seen.role)
 
-    def _readings(
-        self,
-        at: float,
-        sample: EngineSample,
-        fast: Span,
-        slow: Span,
-        samples: list[EngineSample],
-        finished: Completions | None,
-        role: Role,
-        settings: Mapping[str, str],
-    ) -> dict[str, Reading]:
-        limits = self._limits
-        useful = signals.useful_rate(fast)
-        context = signals.resident_context(samples, finished.span if finished else slow)
-        preemption_rate = fast.rate("preemptions")
-        tax = signals.recompute_tax(preemption_rate, useful, context, signals.lost_share(sample, limits))
-        few = f"fewer than {limits.min_completions:g} requests finished in the {slow.seconds:.0f} s seen"
-        return {
-            "preemptions_per_second": signals.value(preemption_rate, "the server has no preemption counter"),
-            "preemptions_per_completion": signals.value(
-                finished.ratio if finished else None,
-                few if finished is None else "the server has no preemption counter",
-            ),
-            "repeat_preemption_ratio": signals.value(
-                finished.repeat_ratio if finished else None, few if finished is None else "needs vLLM 0.30 or later"
-            ),
-            "recompute_tax_ratio": tax,
-            "kv_cache_usage_max_ratio": signals.largest_usage(samples),
-            "kv_cache_demand_ratio": signals.demand(samples),
-            "kv_cache_full_windows": signals.full_windows(sample, settings),
-            **signals.tails(slow, role),
-            **signals.lengths(slow, role),
-            "stall_gaps_per_second": signals.stall_gaps(fast),
-            "truncated_ratio": signals.truncated(slow, role),
-            "prefix_cache_hit_ratio": signals.prefix_hit_ratio(fast),
-            "inflight_output_tokens_estimate": self._progress.inflight_estimate(sample),
-            "abandoned_requests_per_second": signals.abandoned(fast),
-            "expected_wait_seconds": _expected_wait(sample, finished, fast),
-            "useful_tokens_per_second": signals.value(useful, "needs token counters"),
-            "useful_tokens_baseline_per_second": self._baseline.feed(
-                at, fast, signals.mean_of(samples, "running"), limits
-            ),
-        }
-
-    def _facts(
-        self,
-        at: float,
-        sample: EngineSample,
-        fast: Span,
-        samples: list[EngineSample],
-        finished: Completions | None,
-        readings: Mapping[str, Reading],
-        role: Role,
-    ) -> Facts:
-        limits = self._limits
-        generated = fast.increase("generation_tokens")
+    def _facts(self, seen: Look, readings: Mapping[str, Reading]) -> Facts:
+        """What the state is decided on: the windows, and what this engine's history says of them."""
+        limits, sample, fast = self._limits, seen.sample, seen.fast
         known = sample.running is not None and sample.waiting is not None
-        work = (sample.running or 0.0) + (sample.waiting or 0.0)
-        prefill = _prefill_factor(fast, generated)
-        starting = sample.completions == 0 or self._progress.still_stepping(at, limits.stall_after)
-        moved = any(map(fast.increase, ("generation_tokens", "prompt_tokens", "completions")))
-        busy = moved or any((s.running or 0.0) + (s.waiting or 0.0) > 0 for s in samples)
+        starting = sample.completions == 0 or self._progress.still_stepping(seen.at, limits.stall_after)
+        prefill = look.prefill_factor(fast)
         return Facts(
             seconds=fast.seconds,
-            work=work if known else None,
+            work=(sample.running or 0.0) + (sample.waiting or 0.0) if known else None,
             asleep=bool(sample.asleep),
-            busy=busy,
+            busy=look.busy(seen),
             preemptions=fast.increase("preemptions"),
-            completions=finished,
+            completions=seen.finished,
             tax=readings["recompute_tax_ratio"].value,
-            mean_waiting=signals.mean_of(samples, "waiting"),
-            draining=_draining(samples),
-            generated=generated,
-            silent_for=self._progress.silent_for(at),
-            collapsed=self._episode.collapsed(fast, samples, limits, limits.spiral_generation_share),
-            still_collapsed=self._episode.collapsed(fast, samples, limits, 2 * limits.spiral_generation_share),
-            stuck_for=self._progress.stuck_for(at) if known else None,
+            mean_waiting=signals.mean_of(seen.samples, "waiting"),
+            draining=look.draining(seen),
+            generated=fast.increase("generation_tokens"),
+            silent_for=self._progress.silent_for(seen.at),
+            collapsed=self._episode.collapsed(fast, seen.samples, limits, limits.spiral_generation_share),
+            still_collapsed=self._episode.collapsed(fast, seen.samples, limits, 2 * limits.spiral_generation_share),
+            stuck_for=self._progress.stuck_for(seen.at) if known else None,
             stall_limit=limits.stall_after_start if starting else limits.stall_after,
-            latency_factor=self._latency.feed(at, fast, prefill, limits),
+            latency_factor=self._latency.feed(seen.at, fast, prefill, limits),
             prefill_factor=prefill,
-            prefill_lasts=_prefill_lasts(fast, self._window.span(limits.fast_window / 2), limits),
-            queued_share=_queued_share(samples),
+            prefill_lasts=look.prefill_lasts(seen),
+            queued_share=look.queued_share(seen),
             kv_max=readings["kv_cache_usage_max_ratio"].value,
-            running_full=signals.mean_of(_full(samples, limits), "running"),
+            running_full=look.running_full(seen),
             rejected=fast.increase("rejections"),
             work_before=self._episode.before.work if self._episode.before else None,
-            decodes=role in (Role.SERVE, Role.DECODE),
+            decodes=seen.role in (Role.SERVE, Role.DECODE),
         )
-
-
-def _draining(samples: list[EngineSample]) -> bool | None:
-    """Whether the later half of the window waits less than 90 % of its earlier half."""
-    half = len(samples) // 2
-    earlier, later = signals.mean_of(samples[:half], "waiting"), signals.mean_of(samples[half:], "waiting")
-    return None if earlier is None or later is None else later < 0.9 * earlier
-
-
-def _full(samples: list[EngineSample], limits: Thresholds) -> list[EngineSample]:
-    return [sample for sample in samples if sample.kv_usage is not None and sample.kv_usage >= limits.kv_pressure_ratio]
-
-
-def _queued_share(samples: list[EngineSample]) -> float | None:
-    known = [sample.waiting for sample in samples if sample.waiting is not None]
-    return sum(waiting >= 1 for waiting in known) / len(known) if known else None
-
-
-def _prefill_factor(span: Span, generated: float | None) -> float | None:
-    """Prefill work over generation: computed prompt tokens, plus KV growth that generation does not explain.
-
-    vLLM counts a prompt only at its first output, so during a long prefill KV usage alone moves.
-    """
-    prompts = signals.computed_prompt_tokens(span)
-    if prompts is None or generated is None:
-        return None
-    grown = (span.last.kv_usage or 0.0) - (span.first.kv_usage or 0.0)
-    hidden = max(0.0, grown * (span.last.kv_capacity_tokens or 0.0) - generated)
-    return (prompts + hidden) / max(generated, 1.0)
-
-
-def _prefill_lasts(fast: Span, later: Span | None, limits: Thresholds) -> bool | None:
-    """Whether both halves of the window show prefill work: one prompt at its edge starves nobody for a minute."""
-    if later is None or later.start <= fast.start:
-        return None
-    earlier = Span(fast.start, later.start, fast.first, later.first)
-    factors = [_prefill_factor(half, half.increase("generation_tokens")) for half in (earlier, later)]
-    level = limits.starved_prefill_factor / 2
-    return None if None in factors else all(factor is not None and factor >= level for factor in factors)
-
-
-def _expected_wait(sample: EngineSample, finished: Completions | None, fast: Span) -> Reading:
-    """Waiting requests over the completion rate: how long the last in line waits."""
-    if sample.waiting is None:
-        return absent("needs the waiting gauge")
-    if sample.waiting == 0:
-        return Reading(0.0)
-    rate = finished.completions / finished.span.seconds if finished else fast.rate("completions")
-    return Reading(sample.waiting / rate) if rate else absent("nothing finishes, so the wait has no end in sight")

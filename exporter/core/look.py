@@ -1,0 +1,146 @@
+"""One look at an engine: its windows at one poll, and every reading and ratio that needs no memory beyond them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from exporter.core import signals
+from exporter.core.sample import EngineSample
+from exporter.core.signals import Completions
+from exporter.core.snapshot import Reading, Role, absent
+from exporter.core.thresholds import Thresholds
+from exporter.core.window import Span, Window
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one poll sees. ``later`` is the second half of the fast window; ``finished`` is where R is taken."""
+
+    at: float
+    sample: EngineSample
+    settings: Mapping[str, str]
+    limits: Thresholds
+    fast: Span
+    later: Span | None
+    slow: Span
+    samples: list[EngineSample]
+    finished: Completions | None
+    role: Role
+
+
+def take(
+    at: float,
+    sample: EngineSample,
+    settings: Mapping[str, str],
+    window: Window,
+    limits: Thresholds,
+    role: Role | None = None,
+) -> Look | None:
+    """Look at ``at``, or None while the window is too short to say anything. ``role`` None: inferred."""
+    fast, slow = window.span(limits.fast_window), window.span(limits.slow_window)
+    if fast is None or slow is None or fast.seconds < limits.min_span:
+        return None
+    return Look(
+        at=at,
+        sample=sample,
+        settings=settings,
+        limits=limits,
+        fast=fast,
+        later=window.span(limits.fast_window / 2),
+        slow=slow,
+        samples=window.within(limits.fast_window),
+        finished=signals.completions(window, limits),
+        role=role or signals.infer_role(slow, limits) or Role.SERVE,
+    )
+
+
+def readings(seen: Look) -> dict[str, Reading]:
+    """Every derived number that the windows alone give, by the catalogue's name."""
+    fast, slow, samples, finished = seen.fast, seen.slow, seen.samples, seen.finished
+    useful, preemption_rate = signals.useful_rate(fast), fast.rate("preemptions")
+    context = signals.resident_context(samples, finished.span if finished else slow)
+    few = f"fewer than {seen.limits.min_completions:g} requests finished in the {slow.seconds:.0f} s seen"
+    uncounted = "the server has no preemption counter"
+    return {
+        "preemptions_per_second": signals.value(preemption_rate, uncounted),
+        "preemptions_per_completion": signals.value(
+            finished.ratio if finished else None, uncounted if finished else few
+        ),
+        "repeat_preemption_ratio": signals.value(
+            finished.repeat_ratio if finished else None, "needs vLLM 0.30 or later" if finished else few
+        ),
+        "recompute_tax_ratio": signals.recompute_tax(
+            preemption_rate, useful, context, signals.lost_share(seen.sample, seen.limits)
+        ),
+        "kv_cache_usage_max_ratio": signals.largest_usage(samples),
+        "kv_cache_demand_ratio": signals.demand(samples),
+        "kv_cache_full_windows": signals.full_windows(seen.sample, seen.settings),
+        **signals.tails(slow, seen.role),
+        **signals.lengths(slow, seen.role),
+        "stall_gaps_per_second": signals.stall_gaps(fast),
+        "truncated_ratio": signals.truncated(slow, seen.role),
+        "prefix_cache_hit_ratio": signals.prefix_hit_ratio(fast),
+        "abandoned_requests_per_second": signals.abandoned(fast),
+        "expected_wait_seconds": expected_wait(seen),
+        "useful_tokens_per_second": signals.value(useful, "needs token counters"),
+    }
+
+
+def busy(seen: Look) -> bool:
+    """Whether there was work or progress anywhere in the fast window."""
+    moved = any(map(seen.fast.increase, ("generation_tokens", "prompt_tokens", "completions")))
+    return moved or any((s.running or 0.0) + (s.waiting or 0.0) > 0 for s in seen.samples)
+
+
+def draining(seen: Look) -> bool | None:
+    """Whether the later half of the window waits less than 90 % of its earlier half."""
+    half = len(seen.samples) // 2
+    earlier = signals.mean_of(seen.samples[:half], "waiting")
+    later = signals.mean_of(seen.samples[half:], "waiting")
+    return None if earlier is None or later is None else later < 0.9 * earlier
+
+
+def running_full(seen: Look) -> float | None:
+    """Mean running over the scrapes that found the cache full: about what fits."""
+    full = seen.limits.kv_pressure_ratio
+    return signals.mean_of([s for s in seen.samples if s.kv_usage is not None and s.kv_usage >= full], "running")
+
+
+def queued_share(seen: Look) -> float | None:
+    """Share of the window's scrapes with a queue."""
+    known = [sample.waiting for sample in seen.samples if sample.waiting is not None]
+    return sum(waiting >= 1 for waiting in known) / len(known) if known else None
+
+
+def prefill_factor(span: Span) -> float | None:
+    """Prefill work over generation: computed prompt tokens, plus KV growth that generation does not explain.
+
+    vLLM counts a prompt only at its first output, so during a long prefill KV usage alone moves.
+    """
+    prompts, generated = signals.computed_prompt_tokens(span), span.increase("generation_tokens")
+    if prompts is None or generated is None:
+        return None
+    grown = (span.last.kv_usage or 0.0) - (span.first.kv_usage or 0.0)
+    hidden = max(0.0, grown * (span.last.kv_capacity_tokens or 0.0) - generated)
+    return (prompts + hidden) / max(generated, 1.0)
+
+
+def prefill_lasts(seen: Look) -> bool | None:
+    """Whether both halves of the window show prefill work: one prompt at its edge starves nobody for a minute."""
+    fast, later = seen.fast, seen.later
+    if later is None or later.start <= fast.start:
+        return None
+    earlier = Span(fast.start, later.start, fast.first, later.first)
+    factors = [prefill_factor(half) for half in (earlier, later)]
+    level = seen.limits.starved_prefill_factor / 2
+    return None if None in factors else all(factor is not None and factor >= level for factor in factors)
+
+
+def expected_wait(seen: Look) -> Reading:
+    """Waiting requests over the completion rate: how long the last in line waits."""
+    waiting, finished = seen.sample.waiting, seen.finished
+    if waiting is None:
+        return absent("needs the waiting gauge")
+    if waiting == 0:
+        return Reading(0.0)
+    rate = finished.completions / finished.span.seconds if finished else seen.fast.rate("completions")
+    return Reading(waiting / rate) if rate else absent("nothing finishes, so the wait has no end in sight")

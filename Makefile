@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help demo test lint generated pytest bench incidents setup tools clean
+.PHONY: help demo test lint generated pytest bench fuzz incidents setup tools clean
 
 help:
 	@echo "make demo    a simulated vLLM server that gets into trouble, watched: no GPU, no Docker"
@@ -15,6 +15,7 @@ help:
 	@echo "make lint    ruff and mypy"
 	@echo "make incidents  every recording at true speed through real programs: what would have paged (five minutes)"
 	@echo "make bench   speed, as ratios against the reference library and Prometheus"
+	@echo "make fuzz    hostile input for minutes"
 	@echo "make clean   remove what make set up here (.venv, .tools, caches)"
 
 demo: $(VENV)/.ready
@@ -30,12 +31,17 @@ generated: $(VENV)/.ready
 	python -m alerts.build --check
 	python -m dashboards.build --check
 	python tools/reference.py --check
+	python -m deploy.kubernetes.build --check
 
 pytest: $(VENV)/.ready
 	pytest -q -n $(WORKERS) --dist loadscope
 
 bench: $(VENV)/.ready
 	@for script in bench/*.py; do echo "== $$script"; python "$$script" || exit 1; done
+
+# Hostile input of every kind for minutes; the suite tries a few hundred of each.
+fuzz: $(VENV)/.ready
+	FUZZ_EXAMPLES=20000 pytest -q tests/fleet/test_fuzz.py
 
 incidents: $(VENV)/.ready tools
 	python -m tests.alerts.live

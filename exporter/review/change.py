@@ -1,15 +1,18 @@
 """This period against the one before: the same measures, taken the same way.
 
-Input: both telemetries of one model. Output: `Change`s. Invariant: a measure that one side lacks is shown as lacking,
-not as zero.
+Input: one model's engines in each period. Output: `Change`s. Invariant: a measure that one side lacks is shown as
+lacking, not as zero.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from exporter.review.grid import Grid
 from exporter.review.latency import tail, whole
 from exporter.review.load import Engines, spread, traffic
 from exporter.review.shape import lengths
+
+Measures = Mapping[str, tuple[str, float | None, bool | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +31,15 @@ class Change:
         return self.after / self.before - 1 if self.before and self.after is not None else None
 
 
-def changes(before: tuple[Engines, Grid] | None, after: tuple[Engines, Grid]) -> list[Change]:
+def changes(before: Measures | None, after: Measures) -> list[Change]:
     """Every measure, before and after; empty without a before."""
-    if before is None or not before[0]:
+    if before is None:
         return []
-    old, new = _measures(*before), _measures(*after)
-    return [Change(what, unit, old[what][1], value, good) for what, (unit, value, good) in new.items()]
+    return [Change(what, unit, before[what][1], value, good) for what, (unit, value, good) in after.items()]
 
 
-def _measures(engines: Engines, grid: Grid) -> dict[str, tuple[str, float | None, bool | None]]:
+def measures(engines: Engines, grid: Grid) -> Measures:
+    """What is compared: unit, value, and whether more is better, by name."""
     load = traffic(engines, grid)
     tpot, ttft = tail(whole(engines, "tpot_seconds")), tail(whole(engines, "ttft_seconds"))
     finished = load.requests or None

@@ -1,7 +1,7 @@
 """Reads a period of a fleet from a Prometheus API into `Telemetry`: few questions, each for all engines and a stretch.
 
 Input: something that asks (see `Ask`), a period, what to read. Output: `Telemetry`. Answers are bounded: a stretch is
-cut so that an answer holds some 250,000 points, and halved when the API says that it is too much. Invariant: what could
+cut so that an answer holds some 150,000 points, and halved when the API says that it is too much. Invariant: what could
 not be read is in ``missing`` with its reason; nothing that failed is ever filled in.
 """
 
@@ -44,10 +44,10 @@ class Budget:
     finely each is read.
     """
 
-    answer: int = 250_000
+    answer: int = 150_000
     states: int = 2_500_000
-    histograms: int = 6_000_000
-    lengths: int = 4_000_000
+    histograms: int = 4_000_000
+    lengths: int = 2_000_000
     slow_windows: int = 300
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from exporter.review import daily, fitting, render_html, render_json, render_text
+from exporter.review.change import Measures, measures
 from exporter.review.charts import album
 from exporter.review.collect import Progress, collect
 from exporter.review.experiments import compare, snapshot, whatif
@@ -89,7 +90,7 @@ def review(
     askers = [PromApi(access) for _ in range(2)]
     labels = settings.identity_labels
     telemetry = collect(askers, end - span, end, labels, matchers, progress=progress)
-    before = None if no_before else _before(askers, end - span, span, labels, matchers, progress, telemetry)
+    before = {} if no_before else _before(askers, end - span, span, labels, matchers, progress, telemetry)
     days = int(parse_span(trend) // DAY)
     peaks, lost = daily.peaks(askers[0], end, days, labels, matchers) if days else ({}, [])
     telemetry.missing.extend(lost)
@@ -108,14 +109,16 @@ def _before(
     matchers: str,
     progress: Progress,
     into: Telemetry,
-) -> Telemetry | None:
-    """The period before, or None where there was none; a failure is named in the report."""
+) -> dict[str, Measures]:
+    """What the period before measured, by model; nothing where there was none. A failure is named in the report."""
     try:
-        return collect(askers, end - span, end, labels, matchers, BEFORE, progress=progress)
+        found = collect(askers, end - span, end, labels, matchers, BEFORE, progress=progress)
     except PromError as error:
         if "no series" not in str(error):
             into.missing.append(Missing("the period before", end - span, end, str(error)))
-        return None
+        return {}
+    into.missing.extend(found.missing)
+    return {name: measures(found.of(name), found.grid) for name in found.models()}
 
 
 def _tried(telemetry: Telemetry, settings: ReviewSettings) -> dict[str, WhatIf | str]:

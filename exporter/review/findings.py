@@ -218,7 +218,7 @@ def _lengths(model: "ModelReview") -> Iterator[Finding]:
         yield Finding(
             "watch",
             "lengths",
-            f"A request that never stops may make {run.tokens:.0f} tokens and hold its slot{share} for "
+            f"A request that never stops may make {words.number(run.tokens)} tokens and hold its slot{share} for "
             f"{run.seconds / 60:.0f} minutes: set a default max_tokens.",
         )
 

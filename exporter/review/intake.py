@@ -4,10 +4,9 @@ Input: series as the API wrote them. Output: per engine one value a window. Inva
 replicas, both producers) are folded by their maximum, counters after they were differenced, never before.
 """
 
-import operator
 from array import array
-from collections.abc import Mapping, Sequence
-from math import inf, isnan, nan
+from collections.abc import Iterator, Mapping, Sequence
+from math import inf, isfinite
 from typing import Any
 
 from exporter.core.snapshot import State
@@ -91,24 +90,25 @@ class Intake:
         return EngineId(labels.get("model_name", ""), target, labels.get("engine") or "0", place)
 
     def _add_gauge(self, series: Series) -> None:
-        engine = self._engine(series.labels)
-        values = self._gauges.setdefault(engine, unknown(self.grid.windows))
-        start, step, length = self.grid.start + self.grid.step, self.grid.step, self.grid.windows
-        for at, text in series.points:
-            index, value = int((at - start) / step + 0.5), float(text)
-            if 0 <= index < length and abs(value) < inf and not values[index] >= value:
-                values[index] = value
+        values = self._gauges.setdefault(self._engine(series.labels), unknown(self.grid.windows))
+        for first, run in _runs(series, self.grid.start + self.grid.step, self.grid):
+            fresh = array("d", [float(text) for _, text in run])
+            if isfinite(sum(fresh)) and not known(values[first : first + len(fresh)]):
+                values[first : first + len(fresh)] = fresh
+                continue
+            for index, value in enumerate(fresh, first):
+                if isfinite(value) and not values[index] >= value:
+                    values[index] = value
 
     def _add_state(self, series: Series) -> None:
         code = _CODES.get(series.labels.get("state", ""))
         if code is None:
             return
         codes = self._states.setdefault(self._engine(series.labels), bytearray([UNKNOWN]) * self.grid.windows)
-        start, step = self.grid.start + self.grid.step, self.grid.step
-        for at, _ in series.points:
-            index = int((at - start) / step + 0.5)
-            if 0 <= index < len(codes) and code < codes[index]:  # of two replicas the worse one speaks
-                codes[index] = code
+        for first, run in _runs(series, self.grid.start + self.grid.step, self.grid):
+            last = first + len(run)
+            # Of two replicas the worse one speaks.
+            codes[first:last] = bytes(min(code, before) for before in codes[first:last])
 
     def _add_edges(self, into: Edges, series: Series, split: str) -> None:
         labels = series.labels
@@ -118,11 +118,8 @@ class Intake:
         edges = into.get(key)
         if edges is None:
             edges = into[key] = unknown(self.grid.windows + 1)
-        start, step, length = self.grid.start, self.grid.step, self.grid.windows
-        for at, text in series.points:
-            index = int((at - start) / step + 0.5)
-            if 0 <= index <= length:
-                edges[index] = float(text)
+        for first, run in _runs(series, self.grid.start, self.grid):
+            edges[first : first + len(run)] = array("d", [float(text) for _, text in run])
 
     def _add_fact(self, series: Series) -> None:
         target = series.labels.get("target", "")
@@ -165,10 +162,30 @@ class Intake:
             histogram = _windowed(self.grid, buckets, sums.get(key)) if series is not None else None
             if series is None or histogram is None:
                 continue
-            count = sum(row[-1] for row in histogram.rows if row is not None)
+            count = sum(known(histogram.columns[-1]))
             if count > best.get(key[0], -1.0):
                 best[key[0]] = count
                 series.histograms[self._signal.called] = histogram
+
+
+def _runs(series: Series, start: float, grid: Grid) -> Iterator[tuple[int, list[list[Any]]]]:
+    """Stretches of points without a hole, with the index of the first; what lies off the grid is left out.
+
+    An answer is nearly always one stretch: placing it at once is what makes millions of points affordable.
+    """
+    points, step, length = series.points, grid.step, grid.windows + (start == grid.start)
+    first = 0
+    while first < len(points):
+        at = int((points[first][0] - start) / step + 0.5)
+        last = len(points)
+        if int((points[-1][0] - start) / step + 0.5) - at != last - first - 1:
+            last = first + 1
+            while last < len(points) and int((points[last][0] - start) / step + 0.5) - at == last - first:
+                last += 1
+        low, high = max(0, -at), min(last - first, length - at)
+        if low < high:
+            yield at + low, points[first + low : first + high]
+        first = last
 
 
 def _source(labels: frozenset[tuple[str, str]]) -> frozenset[tuple[str, str]]:
@@ -183,21 +200,8 @@ def _windowed(
     if inf not in buckets:
         return None
     bounds = sorted(buckets)
-    columns = [increases(buckets[bound]) for bound in bounds]
-    rows = [_row(array("d", values)) for values in zip(*columns, strict=True)]
-    amount = increases(sums) if sums is not None else array("d", [nan]) * grid.windows
-    return WindowedHistogram(grid, tuple(bounds[:-1]), rows, amount)
-
-
-def _row(row: "array[float]") -> "array[float] | None":
-    """One window's buckets; a bucket read a moment before another must not make a negative count."""
-    if isnan(row[-1]):
-        return None
-    if not all(map(operator.le, row, row[1:])):
-        low = 0.0
-        for index, count in enumerate(row):
-            low = row[index] = low if isnan(count) else max(low, count)
-    return row
+    amount = increases(sums) if sums is not None else unknown(grid.windows)
+    return WindowedHistogram(grid, tuple(bounds[:-1]), [increases(buckets[bound]) for bound in bounds], amount)
 
 
 def _fold(counters: dict[tuple[str, str], "array[float]"], key: tuple[str, str], values: "array[float]") -> None:

@@ -68,7 +68,7 @@ COUNTERS = (
     Signal("prefix_cache_hits_total", "counter"),
     *(
         Signal(name, "counter", suffix=suffix)
-        for name in ("request_prompt_tokens", "request_output_tokens", "inter_token_latency_seconds")
+        for name in ("request_prompt_tokens", "inter_token_latency_seconds")
         for suffix in ("_sum", "_count")
     ),
 )
@@ -121,7 +121,7 @@ def promql(signal: Signal, extra: Sequence[str], matchers: str, step: int, kind:
     if signal.form == "now":
         return f"max by ({by}) ({series})"
     if signal.form == "state":
-        return f"max by ({by}, state) ({series}) == 1"
+        return f"max by ({by}, state) ({series} == 1)"  # the filter first: of 13 states an engine is in one
     if signal.form == "setting":
         return f"max by (target, name) ({NAMESPACE}{signal.name})"
     if signal.form == "version":

@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from math import isnan, nan
+from math import nan
 from pathlib import Path
 from statistics import median
 
@@ -186,11 +186,7 @@ def _histogram(good: list[tuple[float, EngineSample]], grid: Grid, name: str) ->
         for index in range(len(bounds) + 1)
     ]
     sums = increases(_edges(good, grid, lambda sample: _moment(sample.histograms.get(name), "_sum")))
-    rows: list[array[float] | None] = []
-    for window in range(grid.windows):
-        row = array("d", [column[window] for column in columns])
-        rows.append(None if isnan(row[-1]) else row)
-    return WindowedHistogram(grid, bounds, rows, sums)
+    return WindowedHistogram(grid, bounds, columns, sums)
 
 
 def _states(track: _Track, grid: Grid) -> bytearray:

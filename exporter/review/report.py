@@ -125,14 +125,19 @@ def build(
     settings: ReviewSettings,
     source: str,
     written_at: float,
-    before: Telemetry | None = None,
+    before: Mapping[str, change.Measures] | None = None,
     daily: Mapping[str, Daily] | None = None,
     warnings: Sequence[str] = (),
     tried: Mapping[str, WhatIf | str] | None = None,
 ) -> Review:
-    """Measure every model. ``daily`` holds daily peaks by model name and measure; ``tried`` what-ifs, or why none."""
+    """Measure every model. By model name: ``before`` holds what `change.measures` said of the period before, ``daily``
+    the daily peaks, ``tried`` a what-if, or why there is none.
+    """
     models = tuple(
-        _with_whatif(_model(name, telemetry, settings, before, (daily or {}).get(name, {})), (tried or {}).get(name))
+        _with_whatif(
+            _model(name, telemetry, settings, (before or {}).get(name), (daily or {}).get(name, {})),
+            (tried or {}).get(name),
+        )
         for name in telemetry.models()
     )
     return Review(
@@ -144,13 +149,13 @@ def build(
         state_step=telemetry.states.step,
         currency=settings.currency,
         models=tuple(sorted(models, key=lambda model: (RANK[model.verdict], model.model_name))),
-        missing=tuple(_joined(telemetry.missing + (before.missing if before else []))),
+        missing=tuple(_joined(telemetry.missing)),
         warnings=tuple(warnings),
     )
 
 
 def _model(
-    name: str, telemetry: Telemetry, settings: ReviewSettings, before: Telemetry | None, daily: Daily
+    name: str, telemetry: Telemetry, settings: ReviewSettings, before: change.Measures | None, daily: Daily
 ) -> ModelReview:
     engines, grid = telemetry.of(name), telemetry.grid
     numbers, texts, changed = _settings(telemetry, engines, settings, name)
@@ -196,7 +201,7 @@ def _model(
         ),
         money=bill,
         trends=_trends(daily, room, bill),
-        versus_before=change.changes((before.of(name), before.grid) if before else None, (engines, grid)),
+        versus_before=change.changes(before, change.measures(engines, grid)),
         engines=[_row(engine, series, telemetry) for engine, series in engines.items()],
         settings=texts,
         changes=changed,

@@ -8,8 +8,9 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import inf, isnan, nan
+from operator import itemgetter
 
 from exporter.core.sample import Histogram
 from exporter.core.snapshot import State
@@ -40,24 +41,32 @@ class EngineId:
 
 @dataclass(slots=True)
 class WindowedHistogram:
-    """Observations by bucket (cumulative over ``bounds``, the last is +Inf) in each window of ``grid``.
+    """Observations in each window of ``grid``: one column a bucket (cumulative over ``bounds``, the last is +Inf).
 
-    A row is None where the window is not known.
+    A window whose +Inf count is nan is not known.
     """
 
     grid: Grid
     bounds: tuple[float, ...]
-    rows: list["array[float] | None"]
+    columns: list["array[float]"]
     sums: "array[float]"
 
     def total(self, windows: Iterable[int] | None = None) -> Histogram | None:
         """The observations of the given windows (all by default) together; None where nothing is known."""
-        chosen = range(len(self.rows)) if windows is None else list(windows)
-        rows = [row for window in chosen if (row := self.rows[window]) is not None]
-        if not rows:
+        every = self.columns[-1]
+        chosen = [w for w in (range(len(every)) if windows is None else windows) if not isnan(every[w])]
+        if not chosen:
             return None
-        amount = sum(known(self.sums[window] for window in chosen if self.rows[window] is not None))
-        return Histogram(self.bounds, array("d", map(sum, zip(*rows, strict=True))), amount)
+        pick = itemgetter(*chosen) if len(chosen) > 1 else lambda column: (column[chosen[0]],)
+        # A bucket that was read a moment before another must not make a negative count.
+        counts = array("d", accumulate((_added(pick(column)) for column in self.columns), max))
+        return Histogram(self.bounds, counts, _added(pick(self.sums)))
+
+
+def _added(values: Sequence[float]) -> float:
+    """Sum of the known values; one pass where all are."""
+    total = sum(values)
+    return total if total == total else sum(known(values))  # noqa: PLR0124
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ from exporter import recording
 from exporter.core.render import TargetRenderer
 from exporter.core.target import TargetJudge
 from exporter.review import daily
+from exporter.review.change import measures
 from exporter.review.collect import collect
 from exporter.review.promapi import PromApi, access
 from exporter.review.queries import BEFORE
@@ -64,7 +65,8 @@ def the_week(week_url: tuple[list[week.Engine], str]) -> Week:
     before = collect(askers, week.END - 2 * span, week.END - span, signals=BEFORE)
     peaks, missing = daily.peaks(askers[0], week.END, week.TREND_DAYS)
     assert not missing
-    review = build(telemetry, SETTINGS, "test", week.END, before, peaks)
+    measured = {name: measures(before.of(name), before.grid) for name in before.models()}
+    review = build(telemetry, SETTINGS, "test", week.END, measured, peaks)
     return Week(engines, telemetry, before, peaks, review, url)
 
 

@@ -9,7 +9,7 @@ from exporter.review.collect import Budget, collect
 from exporter.review.promapi import PromApi, PromError, Series, access
 from exporter.review.report import build
 from exporter.review.settings import ReviewSettings
-from tests.review import week
+from tests.review import prometheus, week
 from tests.review.conftest import Week
 
 START = week.END - 7 * week.DAY
@@ -130,8 +130,6 @@ def test_only_some_models_are_asked_for(week_url: tuple[list[week.Engine], str])
 
 def test_replicas_change_nothing(the_week: Week, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Two exporters, or two producers, say the same thing twice: it is folded, never added."""
-    from tests.review import prometheus
-
     data = tmp_path_factory.mktemp("replicas")
     only = [engine for engine in the_week.engines if engine.model == "code"]
     prometheus.blocks(week.lines(only, replicas=("a", "b")), data, span="720h")
@@ -141,7 +139,7 @@ def test_replicas_change_nothing(the_week: Week, tmp_path_factory: pytest.TempPa
     [alone] = the_week.telemetry.of("code").values()
     assert series.counters == alone.counters
     assert series.gauges.keys() == alone.gauges.keys()
-    assert all(map(_same, series.gauges.values(), alone.gauges.values()))
+    assert all(_same(values, alone.gauges[name]) for name, values in series.gauges.items())
     assert series.histograms["ttft_seconds"].total() == alone.histograms["ttft_seconds"].total()
     assert series.states == alone.states
 
@@ -155,3 +153,32 @@ def test_questions_are_few_and_bounded(week_url: tuple[list[week.Engine], str]) 
     collect([flaky], START, week.END)
     assert len(flaky.asked) < 60
     assert len({query for query, _, _ in flaky.asked}) < 60
+
+
+def test_vllms_own_histograms_serve_where_ours_are_not(
+    tmp_path_factory: pytest.TempPathFactory, the_week: Week
+) -> None:
+    """Native mode records everything but histograms: those are read under vLLM's names, by instance."""
+    data = tmp_path_factory.mktemp("native")
+    only = [engine for engine in the_week.engines if engine.model == "code"]
+    theirs = {
+        "ttft_seconds": "time_to_first_token_seconds",
+        "tpot_seconds": "request_time_per_output_token_seconds",
+        "request_prompt_tokens": "request_prompt_tokens",
+        "request_output_tokens": "request_generation_tokens",
+    }
+
+    def native(line: str) -> str:
+        for ours, name in theirs.items():
+            if line.startswith(f"vllm_vitals_{ours}_"):
+                line = line.replace(f"vllm_vitals_{ours}", f"vllm:{name}", 1)
+                return line.replace('target="code-0:8000",', "", 1).replace('instance="a"', 'instance="code-0:8000"', 1)
+        return line
+
+    prometheus.blocks(map(native, week.lines(only)), data, span="720h")
+    with prometheus.serving(data) as url:
+        telemetry = collect([PromApi(access(url))], START, week.END, matchers='model_name="code"')
+    [series] = telemetry.engines.values()
+    [alone] = the_week.telemetry.of("code").values()
+    for name in theirs:
+        assert series.histograms[name].total() == alone.histograms[name].total()

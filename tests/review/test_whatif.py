@@ -154,13 +154,14 @@ def public(gib: int) -> tuple[EngineSeries, Grid]:
 
     generated, prompts = column("gen_tps", 10), column("prompt_tps", 10)
     finished = array("d", [tokens / 256 for tokens in generated])
-    evicted = column("preemptions_total")
+    total = column("preemptions_total")
+    evicted = array("d", [b - a for a, b in zip([0.0, *total], total, strict=False)])
     series = EngineSeries(
         gauges={"requests_running": column("running"), "requests_waiting": column("waiting"),
                 "requests_running_max": column("running"), "kv_cache_usage_ratio": column("kv_pct", 0.01)},
         counters={("generation_tokens_total", ""): generated, ("prompt_tokens_computed_total", ""): prompts,
                   ("responses_total", "stop"): finished,
-                  ("preemptions_total", ""): array("d", [b - a for a, b in zip([0.0, *evicted], evicted, strict=False)])},
+                  ("preemptions_total", ""): evicted},
         histograms={"request_prompt_tokens": lengths(grid, 1024.0, finished),
                     "request_output_tokens": lengths(grid, 256.0, finished)},
         slow={"kv_cache_capacity_tokens": array("d", [gib * 4_760.0]) * grid.windows},
@@ -169,8 +170,8 @@ def public(gib: int) -> tuple[EngineSeries, Grid]:
 
 
 def lengths(grid: Grid, tokens: float, finished: "array[float]") -> WindowedHistogram:
-    rows = [array("d", [0.0, count, count]) for count in finished]
-    return WindowedHistogram(grid, (tokens - 1, tokens), list(rows), array("d", [count * tokens for count in finished]))
+    columns = [array("d", [0.0]) * len(finished), finished, finished]
+    return WindowedHistogram(grid, (tokens - 1, tokens), columns, array("d", [count * tokens for count in finished]))
 
 
 def test_public_recordings_are_ordered_rightly() -> None:

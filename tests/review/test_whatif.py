@@ -14,7 +14,8 @@ from exporter.review.grid import Grid
 from exporter.review.situation import SituationError, situation
 from exporter.review.telemetry import EngineId, EngineSeries, Telemetry, WindowedHistogram
 from exporter.review.trial import Gateway, run
-from exporter.review.whatif import Case, Effort, Row, Variant, WhatIf, whatif
+from exporter.review.variants import Variant
+from exporter.review.whatif import Case, Effort, Row, WhatIf, whatif
 from exporter.simulator.settings import ServerSettings
 from exporter.simulator.steptime import StepTime
 from exporter.simulator.workload import Lengths, Load

@@ -15,6 +15,7 @@ from exporter.catalog import METRICS
 from exporter.core.thresholds import Thresholds
 from exporter.explain import show
 from exporter.logs.config import LogsConfig
+from exporter.review.settings import ReviewSettings
 from exporter.target import Address, parse_address
 
 MAX_TARGETS = 10_000
@@ -264,3 +265,4 @@ class File(_Model):
     flight_recorder: FlightConfig | None = None
     limits: Limits = Limits()
     logs: LogsConfig = LogsConfig()
+    review: ReviewSettings = ReviewSettings()  # read by the review alone; checked with the rest

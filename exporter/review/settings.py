@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic_core import PydanticCustomError
 
 from exporter import strict_yaml
+from exporter.explain import explain
 
 Indicator = Literal["ttft", "tpot", "inter_token", "e2e", "queue_time"]
 Positive = Annotated[float, Field(gt=0)]
@@ -58,7 +59,7 @@ class Slo(_Model):
             re.compile(self.models)
         except re.error as error:
             raise PydanticCustomError(
-                "pattern", "models is not a regular expression: {why}", {"why": str(error)}
+                "value_error", "models is not a regular expression: {why}", {"why": str(error)}
             ) from None
         return self
 
@@ -115,9 +116,4 @@ def load(path: Path) -> ReviewSettings:
     try:
         return ReviewSettings.model_validate(document.get("review") or {})
     except ValidationError as error:
-        raise SettingsError("\n".join(f"{path}: {_path(each)}: {each['msg']}" for each in error.errors())) from None
-
-
-def _path(problem: ErrorDetails) -> str:
-    parts = ("review", *problem["loc"])
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).lstrip(".")
+        raise SettingsError(explain(str(path), "review.", error, ReviewSettings)) from None

@@ -89,6 +89,8 @@ NORMALISED = (
     _counter(
         "responses_total", "Finished responses by reason. vLLM does not count client disconnects.", ("finished_reason",)
     ),
+    _counter("rejected_requests_total", "Requests refused because the queue was full (vLLM 0.32 on); on the server's first engine.",
+             no="no rule needs it: read vllm:admission_rejections_total itself"),
     _counter("prefix_cache_queries_total", "Tokens looked up in the prefix cache."),
     _counter("prefix_cache_hits_total", "Tokens found in the prefix cache."),
     _histogram("tpot_seconds", "Time per output token of finished requests (one observation a request, vLLM 0.11 on)."),
@@ -139,8 +141,6 @@ DERIVED = (
 )  # fmt: skip
 
 SERVER = (
-    _counter("rejected_requests_total", "Requests refused because the server's queue was full (vLLM 0.32 on).", (),
-             TARGET_LABELS, no="no rule needs it: read vllm:admission_rejections_total itself"),
     _gauge("server_info", "1, with what the server is.", ("version", "dialect"), TARGET_LABELS, no=_IN_LABELS),
     _gauge("server_setting", "A numeric setting of the server.", ("name",), TARGET_LABELS, no=_IN_LABELS),
     _gauge("server_setting_overridden", "1 where the start-up log confirms a configured default, 0 where it dropped it.",

@@ -82,6 +82,7 @@ class TargetRenderer:
         lines: dict[str, list[str]] = {}
         target = label_text({"target": snapshot.target, **self._extra})
         self._target(lines, target, snapshot, skew)
+        first = min((e.key for e in snapshot.engines if e.sample is not None), key=str, default=None)
         rendered: dict[str, list[bytes]] = {}
         kept: dict[tuple[str, str], tuple[Histogram, bytes]] = {}
         for engine in snapshot.engines:
@@ -89,6 +90,8 @@ class TargetRenderer:
             names = {"target": key.target, "model_name": key.model_name, "engine": key.engine, **self._extra}
             own = label_text(names)
             self._engine(lines, own, engine, skew)
+            if key == first:  # one number a server, which every engine's sample repeats
+                self._add(lines, "rejected_requests_total", own, engine.sample.rejections if engine.sample else None)
             for name in self._shown:
                 histogram = None if engine.sample is None else engine.sample.histograms.get(name)
                 if histogram is not None:
@@ -128,9 +131,6 @@ class TargetRenderer:
         if snapshot.dialect:
             add(lines, "unknown_vllm_families", own, len(snapshot.unknown_families))
             add(lines, "server_info", own, 1.0, snapshot.version, snapshot.dialect)
-        # one number a server, which every engine's sample repeats
-        refused = (e.sample.rejections for e in snapshot.engines if e.sample is not None)
-        add(lines, "rejected_requests_total", own, next(refused, None))
         for name, value in list(snapshot.settings.items())[:MAX_SETTINGS]:
             add(lines, "server_setting", own, _numeric(value), name)
 

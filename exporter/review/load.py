@@ -103,17 +103,18 @@ def up(series: EngineSeries) -> "array[float] | None":
 
 
 def demand(series: EngineSeries, grid: Grid) -> "array[float] | None":
-    """Requests/s that came in each window: answered (refusals too), abandoned, and the growth of what is in flight."""
+    """Requests/s that came in each window: answered, refused, abandoned, and the growth of what is in flight."""
     answered, present = completions(series), in_flight(series)
     if answered is None:
         return None
-    abandoned = series.gauge("abandoned_requests_per_second")
+    abandoned, refused = series.gauge("abandoned_requests_per_second"), series.counter("rejected_requests_total")
     rates = unknown(grid.windows)
     for window, count in enumerate(answered):
         if isnan(count):
             continue
         left = 0.0 if abandoned is None or isnan(abandoned[window]) else abandoned[window]
-        rates[window] = max(0.0, count / grid.step + left + _growth(present, window) / grid.step)
+        turned_away = 0.0 if refused is None or isnan(refused[window]) else refused[window]
+        rates[window] = max(0.0, (count + turned_away + _growth(present, window)) / grid.step + left)
     return rates
 
 

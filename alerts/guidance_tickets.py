@@ -28,9 +28,8 @@ _ERRORS = (
 
 TICKETS: dict[str, Runbook] = {
     "VLLMPreempting": Runbook(
-        "Requests have been evicted for half an hour, and most still finish after one eviction. Healthy servers"
-        " were measured with 7 to"
-        " 20 % of their requests preempted; this alone is no emergency.",
+        "Requests have been evicted for half an hour, and most still finish after one eviction. Healthy servers were "
+        "measured with 7 to 20 % of their requests preempted; this alone is no emergency.",
         "Single answers pause for seconds. Throughput loses a few per cent.",
         (
             "Does R rise from day to day? Then thrashing is near.",
@@ -39,17 +38,15 @@ TICKETS: dict[str, Runbook] = {
         (_PREEMPTIONS, R_NOW, TAX, _GAPS, CAP),
         (
             "Nothing tonight.",
-            "In the review: lower `max_num_seqs` to the cap printed by the query, or add cache (fewer other"
-            " processes on the GPU, a"
-            " quantised KV cache, smaller weights, more tensor parallelism, which costs synchronisation between GPUs)."
-            " It worked if R falls and finished requests/s do not.",
+            "In the review: lower `max_num_seqs` to the cap printed by the query, or add cache (fewer other processes "
+            "on the GPU, a quantised KV cache, smaller weights, more tensor parallelism, which costs synchronisation "
+            "between GPUs). It worked if R falls and finished requests/s do not.",
         ),
         ("preempting_for",),
     ),
     "VLLMKVPressure": Runbook(
-        "At its highest within each minute, the KV cache has been at or above 90 % for an hour. A full cache is"
-        " not wrong in itself: it"
-        " is what you paid for. It says that the next longer prompt will evict somebody.",
+        "At its highest within each minute, the KV cache has been at or above 90 % for an hour. A full cache is not "
+        "wrong in itself: it is what you paid for. It says that the next longer prompt will evict somebody.",
         "None yet.",
         ("Is demand above 1? Then the waiting requests would not fit.", "Do prompts or outputs grow?"),
         (KV_MAX, ("KV usage if every waiting request ran too", victim("kv_cache_demand_ratio")), _PROMPT, _OUTPUT),
@@ -57,9 +54,9 @@ TICKETS: dict[str, Runbook] = {
         ("kv_pressure_for",),
     ),
     "VLLMTailDivergence": Runbook(
-        "The slowest one in a hundred answers comes at least four times slower per token than the median. The"
-        " ratio is the lower bound"
-        " that the histogram's buckets allow, so it is not an artefact of interpolation. Needs the exporter.",
+        "The slowest one in a hundred answers comes at least four times slower per token than the median. The ratio "
+        "is the lower bound that the histogram's buckets allow, so it is not an artefact of interpolation. Needs the "
+        "exporter.",
         "A few users see a server that others call fast.",
         (
             "Do preemptions or gaps over 1 s rise with it? Then it is preemption.",
@@ -79,8 +76,8 @@ TICKETS: dict[str, Runbook] = {
         ("tail_ratio", "tail_samples", "tail_for"),
     ),
     "VLLMResponsesTruncated": Runbook(
-        "A large share of answers ended because they reached a length cap, not because the model was done."
-        " Prefill engines are left out.",
+        "A large share of answers ended because they reached a length cap, not because the model was done. Prefill "
+        "engines are left out.",
         "Users get half answers, broken JSON, or nothing at all behind a tool call.",
         (
             "Which cap: the request's max_tokens, the server's default, or the context window? Only logs can tell.",
@@ -91,14 +88,13 @@ TICKETS: dict[str, Runbook] = {
             _OUTPUT,
             (
                 "By route and cap (needs logs)",
-                f"sum by (route, cap) (max by (route, source, cap)"
-                f" (rate(vllm_vitals_log_truncated_responses_total{{{MODEL}}}[30m])))",
+                "sum by (route, cap) (max by (route, source, cap) "
+                f"(rate(vllm_vitals_log_truncated_responses_total{{{MODEL}}}[30m])))",
             ),
         ),
         (
-            "Raise max_tokens on the routes that are cut: 1.5 to 2 times the mean where lengths are alike (CV up"
-            " to 0.3), 1.5 to 2 times"
-            " the p90 where they vary (CV above 1). It worked if the share falls below the limit.",
+            "Raise max_tokens on the routes that are cut: 1.5 to 2 times the mean where lengths are alike (CV up to "
+            "0.3), 1.5 to 2 times the p90 where they vary (CV above 1). It worked if the share falls below the limit.",
             "Longer answers hold their slots longer: watch the queue, and lower `max_num_seqs` if preemptions start.",
         ),
         ("truncated_ratio", "truncated_samples", "truncated_for"),
@@ -110,29 +106,29 @@ TICKETS: dict[str, Runbook] = {
         (
             (
                 "Cut while thinking, by route",
-                f"sum by (route) (max by (route, source)"
-                f" (rate(vllm_vitals_log_reasoning_truncated_total{{{MODEL}}}[30m])))",
+                "sum by (route) (max by (route, source) "
+                f"(rate(vllm_vitals_log_reasoning_truncated_total{{{MODEL}}}[30m])))",
             ),
             ("Thinking, p90 by route", f"max by (route) (vllm_vitals_log_reasoning_tokens_p90{{{MODEL}}})"),
             ("Answer after it, p90 by route", f"max by (route) (vllm_vitals_log_answer_tokens_p90{{{MODEL}}})"),
         ),
         (
-            "Thinking and answer share one max_tokens (the coupling tax), so give each its own room: a thinking budget"
-            " of 1.5 times its p90, and max_tokens of that plus 1.5 to 2 times the answer's p90. It worked if the share"
-            " falls.",
-            "Where the model keeps a budget (Qwen3: `thinking_budget` in its chat template; vLLM:"
-            " `thinking_token_budget` on the request), set it: cutting from outside leaves an answer that rests on"
-            " half a thought.",
-            "Where it keeps none (DeepSeek-R1), do not cut short: its accuracy was reported to rise by about 3.2 points"
-            " with every 500 tokens of thinking, up to some 12,000, and to fall beyond. A thinking budget above that"
-            " wins nothing.",
+            "Thinking and answer share one max_tokens (the coupling tax), so give each its own room: a thinking "
+            "budget of 1.5 times its p90, and max_tokens of that plus 1.5 to 2 times the answer's p90. It worked if "
+            "the share falls.",
+            "Where the model keeps a budget (Qwen3: `thinking_budget` in its chat template; vLLM: "
+            "`thinking_token_budget` on the request), set it: cutting from outside leaves an answer that rests on "
+            "half a thought.",
+            "Where it keeps none (DeepSeek-R1), do not cut short: its accuracy was reported to rise by about 3.2 "
+            "points with every 500 tokens of thinking, up to some 12,000, and to fall beyond. A thinking budget above "
+            "that wins nothing.",
             "Easy routes: switch thinking off. Below some 2,000 tokens in all, answering at once did better.",
         ),
         ("reasoning_truncated_ratio", "reasoning_samples"),
     ),
     "VLLMLongQueue": Runbook(
-        "A new request must expect to wait longer than the objective: waiting requests divided by the rate at"
-        " which requests finish.",
+        "A new request must expect to wait longer than the objective: waiting requests divided by the rate at which "
+        "requests finish.",
         "First tokens come late. With a healthy engine nothing else is wrong.",
         (
             "Is the KV cache below 70 %? Then `max_num_seqs` is what limits.",
@@ -143,14 +139,14 @@ TICKETS: dict[str, Runbook] = {
         (
             "Cap the client that sends more than the slots, at the gateway. It worked if waiting falls.",
             "Add replicas.",
-            "Cache below 70 %: `max_num_seqs` up by a quarter at the next restart. It worked if TTFT falls and"
-            " TPOT holds.",
+            "Cache below 70 %: `max_num_seqs` up by a quarter at the next restart. It worked if TTFT falls and TPOT "
+            "holds.",
         ),
         ("ttft_objective_seconds", "queue_for"),
     ),
     "VLLMStarvedDecode": Runbook(
-        "Tokens come at least three times slower than usual while prompts take five times more work than answers;"
-        " nothing is preempted.",
+        "Tokens come at least three times slower than usual while prompts take five times more work than answers; "
+        "nothing is preempted.",
         "Answers that had started crawl while somebody's long prompt is read.",
         (
             "Which client sends the long prompts?",
@@ -164,9 +160,9 @@ TICKETS: dict[str, Runbook] = {
         ("starved_for",),
     ),
     "VLLMRunawayRequest": Runbook(
-        "Since the last completion more tokens were made than the requests present can explain by usual answers:"
-        " one of them has"
-        " produced many times the mean. An estimate, which shows before the request finishes. Needs the exporter.",
+        "Since the last completion more tokens were made than the requests present can explain by usual answers: one "
+        "of them has produced many times the mean. An estimate, which shows before the request finishes. Needs the "
+        "exporter.",
         "It holds a slot and its share of the cache; on a small engine it doubles everybody's wait.",
         ("Which request is the oldest at the gateway?", "Does its route set max_tokens at all?"),
         (
@@ -178,16 +174,16 @@ TICKETS: dict[str, Runbook] = {
         (
             "Cancel it at the gateway. It worked if the estimate falls.",
             "Give the route a max_tokens.",
-            "At the next restart: a default for every caller, `max_new_tokens` in `override_generation_config` (model"
-            " cards say 32768), and the `presence_penalty` of the model card against repetition. Without a default the"
-            " cap is what the prompt leaves of the context window. The start-up log must name both in `Default vLLM"
-            " sampling parameters have been overridden`: 0.29 dropped presence_penalty in silence, 0.32 takes it.",
+            "At the next restart: a default for every caller, `max_new_tokens` in `override_generation_config` (model "
+            "cards say 32768), and the `presence_penalty` of the model card against repetition. Without a default the "
+            "cap is what the prompt leaves of the context window. The start-up log must name both in `Default vLLM "
+            "sampling parameters have been overridden`: 0.29 dropped presence_penalty in silence, 0.32 takes it.",
         ),
         ("runaway_factor", "runaway_tokens", "runaway_for"),
     ),
     "VLLMOutputStragglers": Runbook(
-        "Output lengths are not those that the SLO (or the plan) was made for: the p99 is many times the mean, or"
-        " the mean itself moved.",
+        "Output lengths are not those that the SLO (or the plan) was made for: the p99 is many times the mean, or the "
+        "mean itself moved.",
         "Latency objectives are missed for reasons that no server setting mends; a cache sized for the mean runs out.",
         ("Is it one route? Then split it off.", "Did the model, the prompts or max_tokens change?"),
         (
@@ -209,8 +205,8 @@ TICKETS: dict[str, Runbook] = {
         ("Correct the key, restart one replica, and see that the series turns to 1.",),
     ),
     "VLLMDPImbalance": Runbook(
-        "One data-parallel rank has at least three times the requests of the calmest rank of the same server, for"
-        " half an hour.",
+        "One data-parallel rank has at least three times the requests of the calmest rank of the same server, for "
+        "half an hour.",
         "The busy rank queues or evicts while others idle: the fleet looks half empty and is slow.",
         (
             "Does the balancer pin sessions or prefixes to ranks?",
@@ -230,9 +226,8 @@ TICKETS: dict[str, Runbook] = {
         ("imbalance_factor", "imbalance_requests", "imbalance_for"),
     ),
     "VLLMBlind": Runbook(
-        "Something answers at the target, but not with usable metrics: an error status, a time-out under load, a"
-        " broken body. The"
-        " server may be serving well. Native mode cannot tell this from down.",
+        "Something answers at the target, but not with usable metrics: an error status, a time-out under load, a "
+        "broken body. The server may be serving well. Native mode cannot tell this from down.",
         "None on users by itself; you cannot see the engine.",
         (
             "Time-outs under load? /metrics is slow when the API server is busy.",
@@ -270,9 +265,8 @@ TICKETS: dict[str, Runbook] = {
         ("asleep_for",),
     ),
     "VLLMEngineSilent": Runbook(
-        "The engine has made no token for five minutes while the median of at least two peers of its model has."
-        " Its own metrics may"
-        " look idle: a frozen engine behind a living API server looks exactly so.",
+        "The engine has made no token for five minutes while the median of at least two peers of its model has. Its "
+        "own metrics may look idle: a frozen engine behind a living API server looks exactly so.",
         "Either its requests hang, or it is paid for and unused.",
         ("Does a request sent to it directly get an answer?", "Does the gateway think that it is healthy?"),
         (
@@ -294,16 +288,16 @@ TICKETS: dict[str, Runbook] = {
 
 META: dict[str, Runbook] = {
     "VLLMExporterDown": Runbook(
-        "An exporter that Prometheus scrapes does not answer, or none has been seen for five minutes though one"
-        " ran within the day.",
+        "An exporter that Prometheus scrapes does not answer, or none has been seen for five minutes though one ran "
+        "within the day.",
         "The servers that only it watched are unwatched. Silence from them proves nothing.",
         ("Is its process there? What does its log end with?", "Can Prometheus reach it?"),
         (("Exporters and their versions", "max by (version) (vllm_vitals_build_info)"),),
         ("Restart it.", "Run two: rules fold them, so nothing pages twice."),
     ),
     "VLLMExporterStale": Runbook(
-        "The exporter takes a server for up, but its last good scrape is old: it cannot keep up, or a loop of it"
-        " hangs.",
+        "The exporter takes a server for up, but its last good scrape is old: it cannot keep up, or a loop of it "
+        "hangs.",
         "Alerts on this server may be late.",
         ("Is its CPU at the limit?", "Do scrapes take as long as the interval?"),
         (
@@ -322,8 +316,8 @@ META: dict[str, Runbook] = {
             ("Versions", "max by (target, version) (vllm_vitals_server_info)"),
         ),
         (
-            "Upgrade the exporter. If there is no newer release, report the version and a recording (`vllm-vitals"
-            " record`).",
+            "Upgrade the exporter. If there is no newer release, report the version and a recording (`vllm-vitals "
+            "record`).",
         ),
     ),
     "Watchdog": Runbook(

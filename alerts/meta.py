@@ -28,8 +28,8 @@ def _down(config: Config) -> Alert:
         # Quiet where no exporter has run within the last day: in native mode none is meant to.
         f"(absent({info}) and on () count(last_over_time({info}[1d]))) or count({job} == 0)",
         "An exporter that watches vLLM is gone.",
-        preamble(config, Scope.FLEET) + f"Exporters that answer: {ask(f'sum({job})', COUNT, 'none')}; that do not:"
-        f" {ask(f'count({job} == 0)', COUNT, 'unknown')}."
+        preamble(config, Scope.FLEET) + f"Exporters that answer: {ask(f'sum({job})', COUNT, 'none')}; that do not: "
+        f"{ask(f'count({job} == 0)', COUNT, 'unknown')}."
         + " The servers that only these watched are unwatched: silence from them proves nothing.\n"
         + "Next: look at the exporter's log and restart it; its memory of the last day fills again by itself.",
         f"{SELF}:Replicas and versions",
@@ -47,10 +47,10 @@ def _stale(config: Config) -> Alert:
         Scope.TARGET,
         f"{age} > {number(stale)} and {on(target.labels)} ({target.gauge('target_up')} == 1)",
         f"What the exporter says of {label('target')} is old.",
-        preamble(config, Scope.TARGET) + f"The last good scrape of {label('target')} is"
-        f" {ask('time() - ' + now('last_scrape_timestamp_seconds'), TIME)} old"
-        + f" (limit {duration_words(stale)}), although the exporter takes the server for up. Every alert on it"
-        f" may be late.\n" + "Next: look at the exporter's CPU and its number of targets; shard it if it is too slow.",
+        preamble(config, Scope.TARGET) + f"The last good scrape of {label('target')} is "
+        f"{ask('time() - ' + now('last_scrape_timestamp_seconds'), TIME)} old"
+        + f" (limit {duration_words(stale)}), although the exporter takes the server for up. Every alert on it may be "
+        "late.\n" + "Next: look at the exporter's CPU and its number of targets; shard it if it is too slow.",
         f"{SELF}:Duration of a scrape",
         hold=300,
     )
@@ -66,8 +66,8 @@ def _unknown(config: Config) -> Alert:
         f"{target.gauge('unknown_vllm_families', over='min_over_time', seconds=900)} > 0",
         f"{label('target')} exposes vLLM metrics that this release of the exporter does not know.",
         preamble(config, Scope.TARGET)
-        + f"{label('target')} has {ask(now('unknown_vllm_families'), COUNT)} unknown families, most likely after"
-        f" an upgrade of vLLM."
+        + f"{label('target')} has {ask(now('unknown_vllm_families'), COUNT)} unknown families, most likely after an "
+        "upgrade of vLLM."
         + " What is known is still read; a renamed family would make its vital sign absent.\n"
         + "Next: see on the dashboard that no vital sign has gone absent; then upgrade the exporter.",
         f"{SELF}:Servers",

@@ -47,23 +47,22 @@ def evidence(config: Config) -> str:
     finished = f"sum(max by (finished_reason) (increase({metric('responses_total')}{{@}}[61s])))"
     restarts = f"max(resets({metric('generation_tokens_total')}{{@}}[1h]))"
     return (
-        f"Preemptions per finished request (R): {ask(now('preemptions_per_completion'), RATIO)}"
-        f" (thrashing from {number(limits.thrash_preemptions_per_completion)}, a spiral from"
-        f" {number(limits.spiral_preemptions_per_completion)}; healthy below 0.25)."
-        f" In the last minute: {ask(f'max({pace})', COUNT)} preemptions, {ask(finished, COUNT)} finished.\n"
-        f"Finished requests preempted twice or more: {ask(now('repeat_preemption_ratio'), PERCENT)}"
-        f" (limit {percent(limits.thrash_repeat_ratio)}).\n"
-        f"Work that is done again (recompute tax): {ask(now('recompute_tax_ratio'), PERCENT)}, between"
-        f" {ask(now('recompute_tax_lower_ratio'), PERCENT)} and {ask(now('recompute_tax_upper_ratio'), PERCENT)}"
-        f" (a spiral from {percent(limits.spiral_recompute_tax)}).\n"
-        f"Useful tokens/s: {ask(before('useful_tokens_per_second'), COUNT)} before,"
-        f" {ask(now('useful_tokens_per_second'), COUNT)} now"
-        f" (usual at this load: {ask(now('useful_tokens_baseline_per_second'), COUNT)}).\n"
+        f"Preemptions per finished request (R): {ask(now('preemptions_per_completion'), RATIO)} (thrashing from "
+        f"{number(limits.thrash_preemptions_per_completion)}, a spiral from "
+        f"{number(limits.spiral_preemptions_per_completion)}; healthy below 0.25). In the last minute: "
+        f"{ask(f'max({pace})', COUNT)} preemptions, {ask(finished, COUNT)} finished.\n"
+        f"Finished requests preempted twice or more: {ask(now('repeat_preemption_ratio'), PERCENT)} (limit "
+        f"{percent(limits.thrash_repeat_ratio)}).\n"
+        f"Work that is done again (recompute tax): {ask(now('recompute_tax_ratio'), PERCENT)}, between "
+        f"{ask(now('recompute_tax_lower_ratio'), PERCENT)} and {ask(now('recompute_tax_upper_ratio'), PERCENT)} (a "
+        f"spiral from {percent(limits.spiral_recompute_tax)}).\n"
+        f"Useful tokens/s: {ask(before('useful_tokens_per_second'), COUNT)} before, "
+        f"{ask(now('useful_tokens_per_second'), COUNT)} now (usual at this load: "
+        f"{ask(now('useful_tokens_baseline_per_second'), COUNT)}).\n"
         f"{load()}\n"
-        f"Prompt length against before: x"
-        f" {ask(now('prompt_tokens_mean') + ' / ' + before('prompt_tokens_mean'), RATIO)};"
-        f" arrivals/s: {ask(before('arrivals'), RATIO)} before,"
-        f" {ask('max(engine:vllm_vitals_arrivals:rate1m{@})', RATIO)} now.\n"
+        "Prompt length against before: x "
+        f"{ask(now('prompt_tokens_mean') + ' / ' + before('prompt_tokens_mean'), RATIO)}; arrivals/s: "
+        f"{ask(before('arrivals'), RATIO)} before, {ask('max(engine:vllm_vitals_arrivals:rate1m{@})', RATIO)} now.\n"
         f"Restarts in the last hour: {ask(restarts, COUNT)}; vLLM versions seen in it: {versions()}.\n"
         f"{unknowns()}\n"
     )
@@ -72,11 +71,10 @@ def evidence(config: Config) -> str:
 def load() -> str:
     """Queue and cache, before and now."""
     return (
-        f"Running {ask(before('requests_running'), COUNT)} before, {ask(now('requests_running'), COUNT)} now;"
-        f" waiting {ask(before('requests_waiting'), COUNT)} before, {ask(waiting(), COUNT)} now;"
-        f" KV cache at most {ask(before('kv_cache_usage_max_ratio'), PERCENT)} before,"
-        f" {ask(now('kv_cache_usage_max_ratio'), PERCENT)} now."
-        f" Expected wait of a new request: {ask(now('expected_wait_seconds'), TIME, 'unknown (nothing finishes)')}."
+        f"Running {ask(before('requests_running'), COUNT)} before, {ask(now('requests_running'), COUNT)} now; waiting "
+        f"{ask(before('requests_waiting'), COUNT)} before, {ask(waiting(), COUNT)} now; KV cache at most "
+        f"{ask(before('kv_cache_usage_max_ratio'), PERCENT)} before, {ask(now('kv_cache_usage_max_ratio'), PERCENT)} "
+        f"now. Expected wait of a new request: {ask(now('expected_wait_seconds'), TIME, 'unknown (nothing finishes)')}."
     )
 
 
@@ -129,8 +127,8 @@ def knobs() -> str:
     """What the advice table says for the next restart."""
     knob = f'max by (knob, direction) ({metric("advice")}{{@,knob!~"{"|".join(NOW_KNOBS)}"}}) == 1'
     fallback = (
-        "max_num_seqs down to the cap above; with long inputs rather scheduler_reserve_full_isl on (vLLM"
-        " 0.19), then watermark 0.01-0.05 (0.24)"
+        "max_num_seqs down to the cap above; with long inputs rather scheduler_reserve_full_isl on (vLLM 0.19), then "
+        "watermark 0.01-0.05 (0.24)"
     )
     return each(knob, "{{ .Labels.knob }} {{ .Labels.direction }}", fallback)
 
@@ -138,8 +136,8 @@ def knobs() -> str:
 def first_step() -> str:
     """What to do now about evictions that feed on themselves."""
     return (
-        f"DO NOW, no restart: cap concurrency for this engine at the gateway at {cap()}; shed or postpone batch work;"
-        " add a replica if you have one. It works if preemptions stop and useful tokens/s rise within two minutes.\n"
+        f"DO NOW, no restart: cap concurrency for this engine at the gateway at {cap()}; shed or postpone batch work; "
+        "add a replica if you have one. It works if preemptions stop and useful tokens/s rise within two minutes.\n"
     )
 
 
@@ -192,14 +190,14 @@ def _stalled(config: Config) -> Alert:
         + f" {ask('time() - ' + now('state_since_timestamp_seconds'), TIME)}.\n"
         + when(
             deferred,
-            "Everything waits deferred and nothing runs: look at remote KV transfer, LoRA loading or grammar"
-            " compilation first.\n",
+            "Everything waits deferred and nothing runs: look at remote KV transfer, LoRA loading or grammar "
+            "compilation first.\n",
         )
         + f"{engines(State.STALLED)}\n"
         + f"Restarts in the last hour: {ask(restarts, COUNT)};"
         + f" vLLM versions seen in it: {versions()}.\n"
-        + "Not known here: whether the GPU is busy; whether clients already gave up. Gauges that vLLM froze after"
-        " a mass" + " disconnect look the same: compare with the gateway's requests in flight.",
+        + "Not known here: whether the GPU is busy; whether clients already gave up. Gauges that vLLM froze after a "
+        "mass" + " disconnect look the same: compare with the gateway's requests in flight.",
         dashboard="vllm-vitals-engine:State over time",
     )
 
@@ -229,8 +227,8 @@ def _unavailable(config: Config) -> Alert:
         + f"Servers: {each(lost, '{{ .Labels.target }}', 'unknown')}\n"
         + "Nothing listed here was taken out by discovery: a model scaled to zero on purpose does not page.\n"
         + "Not known here: why. vLLM may exit with code 0 after its engine died, so a clean exit code proves nothing.\n"
-        + "DO NOW: look at the last log lines of each server (exit reason, out of memory, failed weight load);"
-        " restart one" + " and watch it load; send traffic to another model or region meanwhile.",
+        + "DO NOW: look at the last log lines of each server (exit reason, out of memory, failed weight load); "
+        "restart one" + " and watch it load; send traffic to another model or region meanwhile.",
         dashboard="vllm-vitals-overview:State of each engine",
     )
 

@@ -126,12 +126,15 @@ def _receiver(name: str, receiver: Receiver) -> dict[str, Any]:
 
 # All alerts of a group, worst first; each with its own text.
 _SUBJECT = (
-    "{{ range $i, $a := .Alerts }}{{ if not $i }}{{ .Annotations.summary }}{{ end }}{{ end }}{{ if gt (len"
-    " .Alerts) 1 }} (and {{ len .Alerts }} in all){{ end }}"
+    "{{ range $i, $a := .Alerts }}{{ if not $i }}{{ .Annotations.summary }}{{ end }}{{ end }}{{ if gt (len .Alerts) 1 "
+    "}} (and {{ len .Alerts }} in all){{ end }}"
 )
 _BODY = (
-    "{{ range .Alerts }}{{ .Annotations.description }}\nRunbook: {{ .Annotations.runbook_url }}\nDashboard:"
-    " {{ .Annotations.dashboard_url }}\n\n{{ end }}"
+    "{{ range .Alerts }}{{ .Annotations.description }}\n"
+    "Runbook: {{ .Annotations.runbook_url }}\n"
+    "Dashboard: {{ .Annotations.dashboard_url }}\n"
+    "\n"
+    "{{ end }}"
 )
 
 

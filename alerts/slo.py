@@ -81,8 +81,8 @@ def burning(config: Config, slo: Slo, severity: Severity, *matchers: str) -> str
     mine = ",".join((f'slo="{slo.name}"', *matchers))
     least = number(round(config.limits.slo_samples / _SHORT, 9))
     pairs = " or ".join(
-        f"({burn(long)}{{{mine}}} > {number(factor)} and {burn(short)}{{{mine}}} > {number(factor)}"
-        f" and avg_over_time({TOTAL}{{{mine}}}[{duration(short)}]) * {number(short / _SHORT)} >= {least})"
+        f"({burn(long)}{{{mine}}} > {number(factor)} and {burn(short)}{{{mine}}} > {number(factor)} and "
+        f"avg_over_time({TOTAL}{{{mine}}}[{duration(short)}]) * {number(short / _SHORT)} >= {least})"
         for level, long, short, factor, _ in WINDOWS
         if level is severity
     )
@@ -120,12 +120,12 @@ def _alert(config: Config, slo: Slo, severity: Severity, patient: tuple[str, ...
         + f"The promise {slo.name}: {promise}.\n"
         + f"Bad requests in the last 5 minutes: {ask(f'max(1 - {GOOD}{{{mine}}} / {TOTAL}{{{mine}}})', PERCENT)}"
         + f" of {ask(f'max({TOTAL}{{{mine}}}) * {_SHORT}', COUNT)}.\n"
-        + f"Budget burn (1 is just sustainable; this fires when {spent} of the 30-day budget would be gone):"
-        f" {windows}.\n"
+        + f"Budget burn (1 is just sustainable; this fires when {spent} of the 30-day budget would be gone): "
+        f"{windows}.\n"
         + f"It was promised for {length}. Now the mean is {ask(length_now, COUNT)} tokens.\n"
         + f"Engines of this model that are not healthy: {each(states, '{{ .Value }} {{ .Labels.state }}', 'none')}\n"
-        + "DO NOW: read the state of the worst engine; its page or ticket names the first step. If all are"
-        " healthy, the load" + " outgrew the fleet: add replicas or cap clients at the gateway.",
+        + "DO NOW: read the state of the worst engine; its page or ticket names the first step. If all are healthy, "
+        "the load" + " outgrew the fleet: add replicas or cap clients at the gateway.",
         dashboard="vllm-vitals-overview:Time to first token p99, by model",
         labels={"slo": slo.name},
     )

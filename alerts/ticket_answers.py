@@ -36,14 +36,15 @@ def _truncated(config: Config) -> Alert:
         config,
         "VLLMResponsesTruncated",
         "truncation",
-        f"{engine.gauge('truncated_ratio')} >= {number(limits.truncated_ratio)}"
-        f" and {identity} ({total} >= {number(limits.truncated_samples)})",
+        f"{engine.gauge('truncated_ratio')} >= {number(limits.truncated_ratio)} and {identity} ({total} >= "
+        f"{number(limits.truncated_samples)})",
         f"Many answers of {WHO} are cut at a length cap.",
-        f"{ask(now('truncated_ratio'), PERCENT)} of the answers of {WHO} ended by length in the last 10 minutes (limit"
-        f" {percent(limits.truncated_ratio)}, at least {number(limits.truncated_samples)} answers).\n"
-        f"Mean output: {ask(now('output_tokens_mean'), COUNT)} tokens; spread (CV):"
-        f" {ask(now('output_tokens_cv'), RATIO)}.\n"
-        "Which cap it is (the request's, the server's default, the context window) is known only where logs are read.\n"
+        f"{ask(now('truncated_ratio'), PERCENT)} of the answers of {WHO} ended by length in the last 10 minutes (limit "
+        f"{percent(limits.truncated_ratio)}, at least {number(limits.truncated_samples)} answers).\n"
+        f"Mean output: {ask(now('output_tokens_mean'), COUNT)} tokens; spread (CV): "
+        f"{ask(now('output_tokens_cv'), RATIO)}.\n"
+        "Which cap it is (the request's, the server's default, the context window) is known only where logs are "
+        "read.\n"
         "Next: see which routes are cut, then raise max_tokens there, or shorten what is asked.",
         f"{WORKLOAD}:Truncated at a cap, by model",
         limits.truncated_for,
@@ -56,8 +57,8 @@ def _reasoning(config: Config) -> Alert:
     total = route.rate("log_responses_total", seconds=1800, function="increase", keep=("source",))
     cut, total = (f"sum by (model_name, route) ({part})" for part in (cut, total))
     share = (
-        f"sum(max by (source) (increase({metric('log_reasoning_truncated_total')}{{@}}[30m]))) / sum(max by"
-        f" (source) (increase({metric('log_responses_total')}{{@}}[30m])))"
+        f"sum(max by (source) (increase({metric('log_reasoning_truncated_total')}{{@}}[30m]))) / sum(max by (source) "
+        f"(increase({metric('log_responses_total')}{{@}}[30m])))"
     )
     return ticket(
         config,
@@ -65,10 +66,9 @@ def _reasoning(config: Config) -> Alert:
         "truncation",
         f"{cut} / ({total} >= {number(limits.reasoning_samples)}) >= {number(limits.reasoning_truncated_ratio)}",
         f"Answers of {label('model_name')} on route {label('route')} are cut while still thinking.",
-        f"{ask(share, PERCENT)} of the answers of {label('model_name')} on route {label('route')} in the last 30"
-        f" minutes were"
-        f" cut inside their reasoning (limit {percent(limits.reasoning_truncated_ratio)}). Whoever asked got no"
-        f" answer at all.\n"
+        f"{ask(share, PERCENT)} of the answers of {label('model_name')} on route {label('route')} in the last 30 "
+        f"minutes were cut inside their reasoning (limit {percent(limits.reasoning_truncated_ratio)}). Whoever asked "
+        "got no answer at all.\n"
         "Next: raise max_tokens on that route, or limit the reasoning itself.",
         f"{WORKLOAD}:Cut while still thinking",
         900,
@@ -87,13 +87,12 @@ def _runaway(config: Config) -> Alert:
         "runaway",
         f"{made} >= {number(limits.runaway_tokens)} and {identity} ({made} >= {usual})",
         f"A request on {WHO} has been generating far longer than usual.",
-        f"Some unfinished request on {WHO} has made about {ask(now('inflight_output_tokens_estimate'), COUNT)}"
-        f" tokens; the mean"
-        f" answer has {ask(now('output_tokens_mean'), COUNT)} (limit {number(limits.runaway_factor)} times that,"
-        f" and at least"
-        f" {number(limits.runaway_tokens)}). It holds a slot and its KV blocks.\n{load()}\n"
-        "Next: find it at the gateway (oldest open request of this server) and cancel it; then give that route a"
-        " max_tokens.",
+        f"Some unfinished request on {WHO} has made about {ask(now('inflight_output_tokens_estimate'), COUNT)} tokens; "
+        f"the mean answer has {ask(now('output_tokens_mean'), COUNT)} (limit {number(limits.runaway_factor)} times "
+        f"that, and at least {number(limits.runaway_tokens)}). It holds a slot and its KV blocks.\n"
+        f"{load()}\n"
+        "Next: find it at the gateway (oldest open request of this server) and cancel it; then give that route a "
+        "max_tokens.",
         f"{ENGINE}:In flight and abandoned",
         limits.runaway_for,
     )
@@ -124,9 +123,10 @@ def _stragglers(config: Config) -> Alert:
         "workload",
         f"({either}) and {enough}",
         f"Output lengths of {WHO} are not what was planned for.",
-        f"p99 output length of {WHO} is {ask(now('output_tokens_straggler_ratio'), RATIO)} times the mean of"
-        f" {ask(now('output_tokens_mean'), COUNT)} tokens; spread (CV) {ask(now('output_tokens_cv'), RATIO)}.\n{told}"
-        "An objective on latency holds only for the lengths it was made for; sized for the mean, the cache runs out.\n"
+        f"p99 output length of {WHO} is {ask(now('output_tokens_straggler_ratio'), RATIO)} times the mean of "
+        f"{ask(now('output_tokens_mean'), COUNT)} tokens; spread (CV) {ask(now('output_tokens_cv'), RATIO)}.\n"
+        f"{told}An objective on latency holds only for the lengths it was made for; sized for the mean, the cache runs "
+        "out.\n"
         "Next: split the long route off, or restate the SLO and size max_num_seqs for the new lengths.",
         f"{WORKLOAD}:Stragglers: p99 output over the mean",
         limits.straggler_for,
@@ -141,9 +141,8 @@ def _setting(config: Config) -> Alert:
         "config",
         f"{dropped} == 0",
         f"{label('target')} dropped a configured default: {label('name')}.",
-        f"{label('target')} was configured with a default for {label('name')}, and its start-up log shows that"
-        f" vLLM did not take"
-        " it over. Requests that rely on it get another value, often a much longer max_tokens.\n"
+        f"{label('target')} was configured with a default for {label('name')}, and its start-up log shows that vLLM "
+        "did not take it over. Requests that rely on it get another value, often a much longer max_tokens.\n"
         "Next: check the spelling of override_generation_config and the model's generation_config.json.",
         f"{ENGINE}:Settings of the server",
         60,

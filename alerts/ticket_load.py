@@ -38,9 +38,8 @@ def _thrashing(config: Config) -> Alert:
         "preemption",
         in_state(config, State.THRASHING, State.DEATH_SPIRAL, lately=60),
         f"{WHO} evicts running requests nearly as fast as it finishes them.",
-        f"{WHO} has been thrashing for {duration_words(hold)}: evictions feed on themselves and the queue does"
-        f" not drain."
-        " Users are not yet proven to be hurt; if they are, this becomes a page.\n"
+        f"{WHO} has been thrashing for {duration_words(hold)}: evictions feed on themselves and the queue does not "
+        "drain. Users are not yet proven to be hurt; if they are, this becomes a page.\n"
         + evidence(config)
         + "Next: cap concurrency at the gateway if the wait matters to you; else review max_num_seqs.",
         f"{ENGINE}:Preemptions and stall gaps",
@@ -56,13 +55,14 @@ def _preempting(config: Config) -> Alert:
         "preemption",
         in_state(config, *_EVICTING, lately=_LATELY),
         f"{WHO} keeps preempting requests, and is still productive.",
-        f"{WHO} has preempted requests for {duration_words(hold)}. Each victim stalls in mid-answer and is"
-        f" computed again.\n"
-        f"Preemptions/s: {ask(now('preemptions_per_second'), RATIO)}; per finished request (R):"
-        f" {ask(now('preemptions_per_completion'), RATIO)} (thrashing from"
-        f" {number(config.thresholds.thrash_preemptions_per_completion)});"
-        f" work done again: {ask(now('recompute_tax_ratio'), PERCENT)};"
-        f" gaps over 1 s in answers, a second: {ask(now('stall_gaps_per_second'), RATIO)}.\n{load()}\n"
+        f"{WHO} has preempted requests for {duration_words(hold)}. Each victim stalls in mid-answer and is computed "
+        "again.\n"
+        f"Preemptions/s: {ask(now('preemptions_per_second'), RATIO)}; per finished request (R): "
+        f"{ask(now('preemptions_per_completion'), RATIO)} (thrashing from "
+        f"{number(config.thresholds.thrash_preemptions_per_completion)}); work done again: "
+        f"{ask(now('recompute_tax_ratio'), PERCENT)}; gaps over 1 s in answers, a second: "
+        f"{ask(now('stall_gaps_per_second'), RATIO)}.\n"
+        f"{load()}\n"
         "Next: nothing tonight. Review whether max_num_seqs is higher than the cache can hold.",
         f"{ENGINE}:Preemptions and stall gaps",
         hold,
@@ -77,11 +77,12 @@ def _kv_pressure(config: Config) -> Alert:
         "kv",
         in_state(config, State.KV_PRESSURE, *_EVICTING, lately=_LATELY),
         f"{WHO} runs with its KV cache nearly full.",
-        f"For {duration_words(hold)} the KV cache of {WHO} has been at or above"
-        f" {percent(config.thresholds.kv_pressure_ratio)} at its highest, or requests were evicted. More load or longer"
-        f" outputs will mean more preemptions.\n{load()}\n"
-        f"KV usage if every waiting request ran too: {ask(now('kv_cache_demand_ratio'), PERCENT)};"
-        f" requests of full length that fit at once: {ask(now('kv_cache_full_windows'), RATIO)}.\n"
+        f"For {duration_words(hold)} the KV cache of {WHO} has been at or above "
+        f"{percent(config.thresholds.kv_pressure_ratio)} at its highest, or requests were evicted. More load or longer "
+        "outputs will mean more preemptions.\n"
+        f"{load()}\n"
+        f"KV usage if every waiting request ran too: {ask(now('kv_cache_demand_ratio'), PERCENT)}; requests of full "
+        f"length that fit at once: {ask(now('kv_cache_full_windows'), RATIO)}.\n"
         "Next: nothing tonight. Put it on the agenda of the capacity review.",
         f"{ENGINE}:KV cache: usage and demand",
         hold,
@@ -100,16 +101,14 @@ def _tail(config: Config, patient: tuple[str, ...]) -> Alert:
         "tail",
         f"{ratio} >= {number(limits.tail_ratio)} and {identity} ({count} >= {number(limits.tail_samples)})",
         f"The slowest answers of {WHO} are far slower than the usual one.",
-        f"Time per output token of {WHO}: p99 is at least {ask(now('tpot_p99_p50_ratio', *lower), RATIO)}"
-        f" times the median (limit {number(limits.tail_ratio)}, lower bound of the histogram's buckets, at least"
-        f" {number(limits.tail_samples)} requests).\n"
-        f"p50 {ask(now('tpot_p50_seconds', *estimate), TIME)},"
-        f" p99 {ask(now('tpot_p99_seconds', *estimate), TIME)};"
-        f" gaps over 1 s, a second: {ask(now('stall_gaps_per_second'), RATIO)};"
-        f" preemptions/s: {ask(now('preemptions_per_second'), RATIO)}.\n"
-        "Next: if gaps and preemptions rise together, treat it as preemption; if not, look for long prompts that"
-        " share the"
-        " batch, or a wide mix of lengths.",
+        f"Time per output token of {WHO}: p99 is at least {ask(now('tpot_p99_p50_ratio', *lower), RATIO)} times the "
+        f"median (limit {number(limits.tail_ratio)}, lower bound of the histogram's buckets, at least "
+        f"{number(limits.tail_samples)} requests).\n"
+        f"p50 {ask(now('tpot_p50_seconds', *estimate), TIME)}, p99 {ask(now('tpot_p99_seconds', *estimate), TIME)}; "
+        f"gaps over 1 s, a second: {ask(now('stall_gaps_per_second'), RATIO)}; preemptions/s: "
+        f"{ask(now('preemptions_per_second'), RATIO)}.\n"
+        "Next: if gaps and preemptions rise together, treat it as preemption; if not, look for long prompts that "
+        "share the batch, or a wide mix of lengths.",
         f"{ENGINE}:Tail ratio p99 / p50, with bounds",
         limits.tail_for,
     )
@@ -124,13 +123,12 @@ def _queue(config: Config, patient: tuple[str, ...]) -> Alert:
         "queue",
         f"{wait} > {number(limits.ttft_objective_seconds)}",
         f"New requests to {WHO} wait longer than the objective.",
-        f"For {duration_words(limits.queue_for)} a new request to {WHO} has had to expect"
-        f" {ask(now('expected_wait_seconds'), TIME)} in the queue (objective"
-        f" {number(limits.ttft_objective_seconds)} s).\n"
+        f"For {duration_words(limits.queue_for)} a new request to {WHO} has had to expect "
+        f"{ask(now('expected_wait_seconds'), TIME)} in the queue (objective {number(limits.ttft_objective_seconds)} "
+        "s).\n"
         f"{load()}\n"
-        "Next: with the KV cache below 70 % and a queue, max_num_seqs may be too low; with a full cache, add"
-        " replicas or cap"
-        " the client that sends more than the slots.",
+        "Next: with the KV cache below 70 % and a queue, max_num_seqs may be too low; with a full cache, add replicas "
+        "or cap the client that sends more than the slots.",
         f"{ENGINE}:Expected wait",
         limits.queue_for,
     )
@@ -144,10 +142,11 @@ def _starved(config: Config, patient: tuple[str, ...]) -> Alert:
         "starved",
         in_state(config, State.STARVED, matchers=patient, lately=60),
         f"Prefill of long prompts starves the answers of {WHO}.",
-        f"For {duration_words(limits.starved_for)} prompts have taken nearly all of {WHO}: tokens come at least"
-        f" {number(config.thresholds.starved_latency_factor)} times slower than usual, with no preemption.\n"
-        f"Mean prompt: {ask(now('prompt_tokens_mean'), COUNT)} tokens; useful tokens/s:"
-        f" {ask(now('useful_tokens_per_second'), COUNT)}.\n{load()}\n"
+        f"For {duration_words(limits.starved_for)} prompts have taken nearly all of {WHO}: tokens come at least "
+        f"{number(config.thresholds.starved_latency_factor)} times slower than usual, with no preemption.\n"
+        f"Mean prompt: {ask(now('prompt_tokens_mean'), COUNT)} tokens; useful tokens/s: "
+        f"{ask(now('useful_tokens_per_second'), COUNT)}.\n"
+        f"{load()}\n"
         "Next: route long prompts to their own replica; then max_num_batched_tokens down.",
         f"{ENGINE}:Tokens per second",
         limits.starved_for,
@@ -165,9 +164,8 @@ def _imbalance(config: Config) -> Alert:
         Severity.TICKET,
         "imbalance",
         Scope.SERVER,
-        f"{busiest} >= {number(limits.imbalance_requests)} and {busiest} >= {number(limits.imbalance_factor)} *"
-        f" clamp_min({calmest}, 1)"
-        f" and count by ({server}) ({load_}) >= 2",
+        f"{busiest} >= {number(limits.imbalance_requests)} and {busiest} >= {number(limits.imbalance_factor)} * "
+        f"clamp_min({calmest}, 1) and count by ({server}) ({load_}) >= 2",
         f"The data-parallel ranks of {label('model_name')} on {label('target')} are unevenly loaded.",
         preamble(config, Scope.SERVER)
         + f"On {label('target')} the busiest rank of {label('model_name')} has"

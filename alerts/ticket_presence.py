@@ -31,9 +31,9 @@ def _blind(config: Config) -> Alert:
         "availability",
         in_state(config, State.BLIND),
         f"{WHO} answers, but its metrics cannot be read.",
-        f"For {duration_words(limits.blind_for)} scrapes of {label('target')} have failed although something"
-        f" answers there"
-        " (an error status, a time-out under load, a broken body). Its state is unknown: it may be serving well.\n"
+        f"For {duration_words(limits.blind_for)} scrapes of {label('target')} have failed although something answers "
+        "there (an error status, a time-out under load, a broken body). Its state is unknown: it may be serving "
+        "well.\n"
         "Next: fetch /metrics by hand; look at the exporter's scrape errors by reason; a time-out wants a longer one.",
         "vllm-vitals-self:Failed scrapes per second, by reason",
         limits.blind_for,
@@ -49,9 +49,8 @@ def _down(config: Config) -> Alert:
         "availability",
         in_state(config, State.DOWN),
         f"{WHO} does not answer.",
-        f"For {duration_words(limits.engine_down_for)} nothing has answered at {label('target')}. If no other"
-        f" engine serves the"
-        " model, VLLMModelUnavailable pages; else the others carry its load.\n"
+        f"For {duration_words(limits.engine_down_for)} nothing has answered at {label('target')}. If no other engine "
+        "serves the model, VLLMModelUnavailable pages; else the others carry its load.\n"
         "Next: read the exit reason in its log (exit code 0 proves nothing), then restart it.",
         "vllm-vitals-overview:State of each engine",
         limits.engine_down_for,
@@ -68,9 +67,8 @@ def _asleep(config: Config) -> Alert:
         "availability",
         f"{in_state(config, State.ASLEEP)} and {identity} ({work})",
         f"{WHO} is asleep while requests wait for it.",
-        f"{WHO} has been asleep for {duration_words(limits.asleep_for)} with {ask(waiting(), COUNT)} requests"
-        f" waiting and"
-        f" {ask(now('requests_running'), COUNT)} running. They will not move until it is woken.\n"
+        f"{WHO} has been asleep for {duration_words(limits.asleep_for)} with {ask(waiting(), COUNT)} requests waiting "
+        f"and {ask(now('requests_running'), COUNT)} running. They will not move until it is woken.\n"
         "Next: wake it (POST /wake_up), or take it out of the gateway's pool while it sleeps.",
         f"{ENGINE}:State over time",
         limits.asleep_for,
@@ -87,16 +85,14 @@ def _silent(config: Config) -> Alert:
         config,
         "VLLMEngineSilent",
         "stall",
-        f"({rate} == 0) and {model} (quantile by ({labels}) (0.5, {rate}) > 0) and {model} (count by ({labels})"
-        f" ({rate}) >= 3)"
-        f" unless {on(config.identity)} ({idle_states})",
+        f"({rate} == 0) and {model} (quantile by ({labels}) (0.5, {rate}) > 0) and {model} (count by ({labels}) "
+        f"({rate}) >= 3) unless {on(config.identity)} ({idle_states})",
         f"{WHO} makes no tokens while its peers work.",
-        f"{WHO} has not generated a token for {duration_words(limits.silent_seconds)}, while the median engine"
-        f" of the model does."
-        " Its metrics may look idle: a frozen engine behind a living API server looks exactly so.\n"
+        f"{WHO} has not generated a token for {duration_words(limits.silent_seconds)}, while the median engine of the "
+        "model does. Its metrics may look idle: a frozen engine behind a living API server looks exactly so.\n"
         f"Running {ask(now('requests_running'), COUNT)}, waiting {ask(waiting(), COUNT)}.\n"
-        "Next: send it one request directly. No answer: drain, capture, restart. An answer: the balancer does not"
-        " use it.",
+        "Next: send it one request directly. No answer: drain, capture, restart. An answer: the balancer does not use "
+        "it.",
         f"{ENGINE}:Tokens per second",
         60,
     )

@@ -7,6 +7,7 @@ is always finite, and two engines never share a label set.
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import islice
 from math import isfinite
 from typing import Literal
 from zlib import crc32
@@ -69,16 +70,20 @@ def label_text(labels: Mapping[str, str]) -> str:
 class TargetRenderer:
     """Renders one target's snapshots. It keeps each line while its value is the same, and so for whole histograms."""
 
-    def __init__(self, labels: Mapping[str, str] | None = None, histograms: Histograms = "all") -> None:
-        self._extra = labels or {}
+    def __init__(
+        self, labels: Mapping[str, str] | None = None, histograms: Histograms = "all", service_class: str = ""
+    ) -> None:
+        self._extra, self._service_class = labels or {}, service_class
         self._shown = _SHOWN[histograms]
         self._lines: dict[tuple[str, ...], tuple[float, str]] = {}
+        self._blocks: dict[tuple[str, str], tuple[object, str]] = {}
         self._buckets: dict[tuple[str, str], tuple[Histogram, bytes]] = {}
 
     def render(self, snapshot: TargetSnapshot, skew: float = 0.0) -> Families:
         """Bytes by family. ``skew`` is added to every timestamp (see `exporter.clock`)."""
         if len(self._lines) > MAX_LINES * max(1, len(snapshot.engines)):
             self._lines.clear()
+            self._blocks.clear()
         lines: dict[str, list[str]] = {}
         target = label_text({"target": snapshot.target, **self._extra})
         self._target(lines, target, snapshot, skew)
@@ -102,8 +107,23 @@ class TargetRenderer:
         return {**text, **{name: b"".join(parts) for name, parts in rendered.items()}}
 
     def _add(self, lines: dict[str, list[str]], name: str, own: str, value: float | None, *labels: str) -> None:
-        if value is None or not isfinite(value):
-            return
+        if value is not None and isfinite(value):
+            lines.setdefault(name, []).append(self._line(name, own, value, *labels))
+
+    def _add_block(
+        self, lines: dict[str, list[str]], name: str, own: str, of: object, values: Iterable[tuple[str, float | None]]
+    ) -> None:
+        """The lines of a family with one label, kept as long as what they say, ``of``, is the same."""
+        known = self._blocks.get((name, own))
+        if known is None or known[0] != of:
+            text = "".join(
+                self._line(name, own, value, label) for label, value in values if value is not None and isfinite(value)
+            )
+            known = self._blocks[name, own] = (of, text)
+        if known[1]:
+            lines.setdefault(name, []).append(known[1])
+
+    def _line(self, name: str, own: str, value: float, *labels: str) -> str:
         key = (name, own, *labels)
         known = self._lines.get(key)
         if known is None:
@@ -112,16 +132,18 @@ class TargetRenderer:
             known = self._lines[key] = (value, f"{prefix} {number(float(value))}\n")
         elif known[0] != value:
             known = self._lines[key] = (value, f"{known[1].rpartition(' ')[0]} {number(float(value))}\n")
-        lines.setdefault(name, []).append(known[1])
+        return known[1]
 
     def _target(self, lines: dict[str, list[str]], own: str, snapshot: TargetSnapshot, skew: float) -> None:
         add = self._add
         add(lines, "target_up", own, float(snapshot.up))
+        if self._service_class:
+            add(lines, "target_service_class", own, 1.0, self._service_class)
         if snapshot.last_scrape_at is not None:
             add(lines, "last_scrape_timestamp_seconds", own, round(snapshot.last_scrape_at + skew, 3))
         add(lines, "scrape_duration_seconds", own, round(snapshot.duration_s, 6))
-        for reason in SCRAPE_ERRORS:
-            add(lines, "scrape_errors_total", own, snapshot.errors.get(reason, 0), reason)
+        errors = snapshot.errors
+        self._add_block(lines, "scrape_errors_total", own, errors, ((r, errors.get(r, 0)) for r in SCRAPE_ERRORS))
         for outcome, count in snapshot.canaries.items():
             add(lines, "canary_requests_total", own, count, outcome)
         if snapshot.canary is not None:
@@ -131,14 +153,17 @@ class TargetRenderer:
         if snapshot.dialect:
             add(lines, "unknown_vllm_families", own, len(snapshot.unknown_families))
             add(lines, "server_info", own, 1.0, snapshot.version, snapshot.dialect)
-        for name, value in list(snapshot.settings.items())[:MAX_SETTINGS]:
-            add(lines, "server_setting", own, _numeric(value), name)
+        settings = ((name, _numeric(value)) for name, value in islice(snapshot.settings.items(), MAX_SETTINGS))
+        self._add_block(lines, "server_setting", own, snapshot.settings, settings)
 
     def _engine(self, lines: dict[str, list[str]], own: str, engine: EngineSnapshot, skew: float) -> None:
         add = self._add
-        for state in State:
-            add(lines, "state", own, float(engine.state is state), state.value)
-            add(lines, "state_seconds_total", own, round(engine.state_seconds.get(state, 0.0), 3), state.value)
+        now, held = engine.state, engine.state_seconds
+        self._add_block(lines, "state", own, now, ((state.value, float(state is now)) for state in State))
+        never = [state for state in State if state not in held]
+        self._add_block(lines, "state_seconds_total", own, never, ((state.value, 0.0) for state in never))
+        for state, seconds in held.items():
+            add(lines, "state_seconds_total", own, round(seconds, 3), state.value)
         if engine.since:
             add(lines, "state_since_timestamp_seconds", own, round(engine.since + skew, 3))
         add(lines, "death_spirals_total", own, engine.death_spirals)

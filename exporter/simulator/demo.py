@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.box import SIMPLE
 from rich.console import Console, Group
@@ -26,6 +26,7 @@ from exporter.simulator.server import SimulatedServer
 
 _SCRAPE_EVERY_S = 5.0  # simulated
 _SHORTEST_MS = 100  # real
+_PATIENCE_S = 5.0  # real: a scrape on a busy machine may outlast an interval as short as that
 _LOOK_EVERY_S = 0.1  # real
 _DRAW_PER_S = 8
 _MOST_ADVICE = 4
@@ -54,15 +55,18 @@ class Stage:
         return self.elapsed() >= self.scenario.duration_s
 
 
-async def run(scenario: Scenario, speed: float, seed: int, listen: str, console: Console) -> None:
+async def run(
+    scenario: Scenario, speed: float, seed: int, listen: str, console: Console, clock: Clock | None = None
+) -> None:
     """Tell the story to `console`; on a terminal the page then stays until it is interrupted."""
-    clock = fast_clock(speed)
+    clock = clock or fast_clock(speed)
     server = SimulatedServer(scenario, clock.now, seed)
     begun = clock.now()
     async with server.serve("127.0.0.1", 0) as (host, port):
         interval = f"{max(_SHORTEST_MS, round(_SCRAPE_EVERY_S / speed * 1000))}ms"
         watched = {"url": f"http://{host}:{port}", "name": scenario.name}
         settings = config.build("demo", {"listen": listen, "interval": interval, "targets": [watched]})
+        settings = replace(settings, targets=(replace(settings.targets[0], timeout=_PATIENCE_S),))
         daemon = Daemon(lambda: settings, log.get(), clock=clock)
 
         async def tell(url: str) -> None:

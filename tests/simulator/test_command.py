@@ -10,7 +10,9 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from exporter import recording
+from exporter.clock import Clock
 from exporter.core.snapshot import State
+from exporter.fetch import Fetcher
 from exporter.replay import judge
 from exporter.simulator import demo as show
 from exporter.simulator.command import demo, simulate
@@ -40,25 +42,42 @@ def test_an_unknown_scenario_is_one_line_with_the_names(command):
     assert "'death_spiral'" in result.output
 
 
-def test_the_demo_tells_the_states_with_their_numbers_and_serves_the_page():
+class TimeByScrapes:
+    """A clock on which so many seconds pass at each scrape, and none in between, however slow the machine is."""
+
+    def __init__(self, monkeypatch, seconds):
+        self.now, self.seconds, fetch = 0.0, seconds, Fetcher.fetch
+
+        async def slower(fetcher, target):
+            self.now += self.seconds
+            return await fetch(fetcher, target)
+
+        monkeypatch.setattr(Fetcher, "fetch", slower)
+
+    def clock(self):
+        return Clock(monotonic=lambda: self.now, wall=lambda: 1.8e9 + self.now)
+
+
+def test_the_demo_tells_the_states_with_their_numbers_and_serves_the_page(monkeypatch):
     out = io.StringIO()
     console = Console(file=out, highlight=False, soft_wrap=True)
+    time = TimeByScrapes(monkeypatch, 5.0)
     pages = []
 
     def fetch(url):
-        with urllib.request.urlopen(url, timeout=5) as response:
+        with urllib.request.urlopen(url, timeout=30) as response:
             pages.append(response.read().decode())
 
     async def go():
-        telling = asyncio.create_task(show.run(brief(), 60.0, 0, "127.0.0.1:0", console))
+        telling = asyncio.create_task(show.run(brief(), 60.0, 0, "127.0.0.1:0", console, time.clock()))
         while "SATURATED" not in out.getvalue() and not telling.done():
             await asyncio.sleep(0.02)
-        url = re.search(r"http://127\.0\.0\.1:\d+/", out.getvalue())
-        if url is not None and not telling.done():
-            await asyncio.to_thread(fetch, url[0])
+        time.seconds = 0.0
+        await asyncio.to_thread(fetch, re.search(r"http://127\.0\.0\.1:\d+/", out.getvalue())[0])
+        time.seconds = 5.0
         await telling
 
-    asyncio.run(asyncio.wait_for(go(), 60))
+    asyncio.run(asyncio.wait_for(go(), 120))
     text = out.getvalue()
     assert text.index("HEALTHY") < text.index("SATURATED")
     assert "max_num_seqs" in text
@@ -77,9 +96,9 @@ def test_a_page_address_in_use_is_one_line_that_names_it():
 
 
 def brief():
-    """Healthy at once, saturated soon, and long enough after that for any machine."""
+    """Healthy at once, and saturated soon."""
     whole = scenario("saturated")
-    return replace(whole, script=(whole.script[0], (60, whole.script[1][1])), duration_s=400)
+    return replace(whole, script=(whole.script[0], (60, whole.script[1][1])), duration_s=250)
 
 
 def test_on_a_terminal_the_five_vital_signs_stand_beside_the_advice():

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from exporter import check as checking
-from exporter import log, recording, replay, views
+from exporter import log, recording, replay, verdict, views
 from exporter.clock import Clock
 from exporter.commands.options import DURATION, FILE, configured
 from exporter.config import Config
@@ -59,8 +59,8 @@ def _live(config: Config, seconds: float, as_json: bool) -> int:
         answer = {"targets": [views.target(s, now) for s in views.worst_first(snapshots)]}
         click.echo(orjson.dumps(answer, option=orjson.OPT_INDENT_2))
     else:
-        checking.print_verdict(_console(), snapshots)
-    return checking.exit_code(snapshots)
+        verdict.print_verdict(_console(), snapshots)
+    return verdict.exit_code(snapshots)
 
 
 def _recording(path: Path, file: Path | None, as_json: bool) -> int:
@@ -69,10 +69,10 @@ def _recording(path: Path, file: Path | None, as_json: bool) -> int:
     if as_json:
         click.echo(orjson.dumps(replay.as_json(path, done)))
     else:
-        checking.print_replay(_console(), done)
+        verdict.print_replay(_console(), done)
     if done.cut_off:
         click.echo(f"vllm-vitals: {done.cut_off}", err=True)
-    return checking.exit_code(done.polls[-1:])
+    return verdict.exit_code(done.polls[-1:])
 
 
 def _console() -> Console:

@@ -17,9 +17,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from exporter import check, config, log, page
+from exporter import config, log, page, verdict
 from exporter.clock import Clock
-from exporter.core.snapshot import Advice, EngineSnapshot, State, TargetSnapshot
+from exporter.core.snapshot import EngineSnapshot, State, TargetSnapshot
 from exporter.daemon import Daemon
 from exporter.simulator.scenario import Scenario
 from exporter.simulator.server import SimulatedServer
@@ -30,7 +30,6 @@ _PATIENCE_S = 5.0  # real: a scrape on a busy machine may outlast an interval as
 _LOOK_EVERY_S = 0.1  # real
 _DRAW_PER_S = 8
 _MOST_ADVICE = 4
-_COLOURS = {"critical": "bold red", "warning": "bold yellow", "ok": "bold green", "unknown": "bold magenta"}
 # Column titles, and the page's numbers that each shows.
 _VITAL_SIGNS = (
     ("preemptions/s, per finish, redone", ("preemptions", "preemptions per finish", "recomputed work")),
@@ -121,7 +120,7 @@ async def _tell(stage: Stage, console: Console) -> None:
         if snapshot is not None and snapshot.engines and snapshot.engines[0].state is not before:
             before = snapshot.engines[0].state
             console.print(f"--- {_minutes(stage.elapsed())}")
-            check.print_verdict(console, [snapshot])
+            verdict.print_verdict(console, [snapshot])
         await asyncio.sleep(_LOOK_EVERY_S)
     console.print("The story is over.")
 
@@ -144,11 +143,10 @@ def picture(stage: Stage) -> Group:
     snapshot = stage.newest()
     if snapshot is not None and snapshot.engines:
         engine = snapshot.engines[0]
-        state = Text(page.words(engine.state).upper(), style=_COLOURS[engine.state.severity])
-        parts.append(Text.assemble(state, f"  {page.HEADLINES[engine.state]}"))
+        parts.append(Text.assemble(verdict.headline(engine.state), f"  {page.HEADLINES[engine.state]}"))
         parts += [Text(f"  • {item.text}") for item in engine.evidence]
         parts += [Text(), _vital_signs(engine), Text()]
-        parts += [_advice(item) for item in engine.advice[:_MOST_ADVICE]]
+        parts += [verdict.advice_line(item) for item in engine.advice[:_MOST_ADVICE]]
     return Group(*parts)
 
 
@@ -162,12 +160,6 @@ def _vital_signs(engine: EngineSnapshot) -> Table:
     table.add_column("death spiral")
     table.add_row(*(shown[title] for title, _ in _VITAL_SIGNS), Text("yes", "bold red") if spiral else Text("no"))
     return table
-
-
-def _advice(item: Advice) -> Text:
-    when = "now" if item.when == "now" else "at the next restart"
-    direction = f" {item.direction}" if item.direction in ("up", "down") else ""
-    return Text.assemble(f"  {when}: ", (f"{item.knob}{direction}", "bold"), f": {item.size}")
 
 
 def _minutes(seconds: float) -> str:

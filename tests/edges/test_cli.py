@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from exporter import check, cli, recording
+from exporter import check, cli, recording, verdict
 from exporter.core.snapshot import EngineKey, EngineSnapshot, State, TargetSnapshot
 from exporter.core.thresholds import Thresholds
 from tests.edges.servers import RECORDINGS, bodies, plays, says, serving
@@ -152,9 +152,7 @@ def test_what_is_recorded_replays(tmp_path: Path) -> None:
 
     async def run() -> "subprocess.CompletedProcess[str]":
         async with serving(plays(iter(bodies()))) as url:
-            return await asyncio.to_thread(
-                program, "record", url, "-o", str(file), "--for", "500ms", "--interval", "50ms"
-            )
+            return await asyncio.to_thread(program, "record", url, "-o", str(file), "--for", "2s", "--interval", "50ms")
 
     done = asyncio.run(run())
     assert done.returncode == 0, done.stderr
@@ -200,7 +198,7 @@ def snapshot(*states: State) -> TargetSnapshot:
     ],
 )
 def test_the_exit_code_is_the_worst_engines(states: tuple[State, ...], code: int) -> None:
-    assert check.exit_code([snapshot(*states)]) == code
+    assert verdict.exit_code([snapshot(*states)]) == code
 
 
 def test_a_short_look_shortens_windows_and_what_must_hold_and_nothing_else() -> None:
@@ -213,7 +211,7 @@ def test_no_name_can_paint_on_the_terminal() -> None:
     console = Console(record=True, width=200, force_terminal=True)
     evil = "\x1b]0;owned\x07[bold red]model[/]"
     engine = EngineSnapshot(EngineKey("t", evil, "0"), State.IDLE, 1.0, 1.0)
-    check.print_verdict(console, [TargetSnapshot("t", True, 1.0, 0.1, engines=(engine,))])
+    verdict.print_verdict(console, [TargetSnapshot("t", True, 1.0, 0.1, engines=(engine,))])
     text = console.export_text(styles=True)
     assert "\x1b]0;" not in text
     assert "[bold red]model[/]" in text

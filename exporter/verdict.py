@@ -1,0 +1,95 @@
+"""A verdict for a terminal: state, evidence, first knob, vital signs, what was not known; and its exit code.
+
+Input: snapshots, or a replay. Output: lines on a console. Invariant: everything is a snapshot's own, and nothing that a
+server says can paint on the terminal.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from exporter import page, replay, views
+from exporter.core.snapshot import Advice, EngineSnapshot, State, TargetSnapshot
+from exporter.replay import Replay
+
+EXIT_CODES = {"critical": 2, "warning": 1, "unknown": 3, "ok": 0}  # the worst first
+_COLOURS = {"critical": "bold red", "warning": "bold yellow", "ok": "bold green", "unknown": "bold magenta"}
+
+
+def exit_code(snapshots: Iterable[TargetSnapshot]) -> int:
+    """0 healthy, 1 warning, 2 critical, 3 unknown: the worst engine speaks."""
+    seen = {engine.state.severity for snapshot in snapshots for engine in snapshot.engines}
+    return next((code for severity, code in EXIT_CODES.items() if severity in seen), EXIT_CODES["unknown"])
+
+
+def print_verdict(console: Console, snapshots: Iterable[TargetSnapshot]) -> None:
+    """The verdict per engine, worst first."""
+    for snapshot in views.worst_first(snapshots):
+        for engine in snapshot.engines:
+            _print_engine(console, snapshot, engine)
+
+
+def print_replay(console: Console, done: Replay) -> None:
+    """A recording's story, engine by engine, and the verdict in the middle of its worst."""
+    start = done.polls[0].at if done.polls else 0.0
+    for engine in replay.engines(done):
+        who = " ".join(part for part in (engine["target"], engine["model_name"], f"engine {engine['engine']}") if part)
+        console.print(Text(_clean(who), style="bold"))
+        for run in engine["timeline"]:
+            state = State(run["state"])
+            times = f"{run['from'] - start:7.0f} s to {run['to'] - start:5.0f} s  "
+            console.print(Text.assemble(times, (page.words(state), _COLOURS[state.severity])))
+        console.print()
+    worst = min((engine.state.rank for poll in done.polls for engine in poll.engines), default=0)
+    at_worst = [poll for poll in done.polls if poll.engines and poll.engines[0].state.rank == worst]
+    if at_worst:
+        moment = at_worst[len(at_worst) // 2]
+        console.print(Text(f"In the middle of its worst, at {moment.at - start:.0f} s:\n"))
+        print_verdict(console, [moment])
+
+
+def headline(state: State) -> Text:
+    """A state's name, loud, in the colour of its severity."""
+    return Text(page.words(state).upper(), style=_COLOURS[state.severity])
+
+
+def advice_line(item: Advice) -> Text:
+    """When to turn which knob, which way and how far."""
+    when = "now" if item.when == "now" else "at the next restart"
+    direction = f" {item.direction}" if item.direction in ("up", "down") else ""
+    return Text.assemble(f"  {when}: ", (f"{item.knob}{direction}", "bold"), _clean(f": {item.size}"))
+
+
+def _clean(text: str) -> str:
+    """Text from a server without characters that a terminal would obey."""
+    return "".join(ch if ch.isprintable() else "\N{REPLACEMENT CHARACTER}" for ch in text)
+
+
+def _print_engine(console: Console, target: TargetSnapshot, engine: EngineSnapshot) -> None:
+    key = engine.key
+    who = " ".join(part for part in (key.target, key.model_name, f"engine {key.engine}" if key.engine else "") if part)
+    console.print(Text.assemble(headline(engine.state), "  ", (_clean(who), "bold")))
+    console.print(Text(f"  {page.HEADLINES[engine.state]}"))
+    if not target.up:
+        console.print(Text(_clean(f"  {target.reason}: {target.detail}")))
+    for item in engine.evidence:
+        console.print(Text(_clean(f"  • {item.text}")))
+    for when in ("now", "restart"):
+        _print_advice(console, [advice for advice in engine.advice if advice.when == when])
+    numbers = [f"{v.name} {v.text}" for v in page.vitals(engine) if v.text != "–"]
+    if numbers:
+        console.print(Text(f"  numbers: {', '.join(numbers)}", style="dim"))
+    for line in engine.unknown:
+        console.print(Text(_clean(f"  not known: {line}"), style="dim"))
+    console.print()
+
+
+def _print_advice(console: Console, items: Sequence[Advice]) -> None:
+    for item in items[:2]:
+        console.print(advice_line(item))
+        more = "; ".join(
+            text for text in (item.watch and f"watch {item.watch}", item.cost and f"cost: {item.cost}") if text
+        )
+        if more:
+            console.print(Text(f"    {more}", style="dim"))

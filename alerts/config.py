@@ -185,8 +185,10 @@ class Slo:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Regular expressions of the victims whose users can wait: only a spiral, a stall or a lost model pages for"
-    " them."""
+    """Regular expressions of victims whose users can wait: only a spiral, a stall or a lost model pages for them.
+
+    A target that the exporter's own config calls ``service_class: batch`` need not be repeated here.
+    """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 

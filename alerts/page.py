@@ -24,7 +24,7 @@ from alerts.text import (
     waiting,
     when,
 )
-from alerts.victims import WHO, fold, in_state, interactive
+from alerts.victims import WHO, but_batch, fold, in_state, interactive
 from exporter.core.advice import NOW_KNOBS
 from exporter.core.snapshot import State
 
@@ -32,12 +32,8 @@ from exporter.core.snapshot import State
 def alerts(config: Config) -> tuple[Alert, ...]:
     """All pages."""
     patient = interactive(config)
-    burns = tuple(a for a in slo.alerts(config, *_model_matchers(patient)) if a.severity is Severity.PAGE)
+    burns = tuple(a for a in slo.alerts(config, *patient) if a.severity is Severity.PAGE)
     return (_death_spiral(config), _stalled(config), _unavailable(config), *burns, _thrashing(config, patient))
-
-
-def _model_matchers(matchers: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(m for m in matchers if m.startswith("model_name"))
 
 
 def evidence(config: Config) -> str:
@@ -154,7 +150,7 @@ def _death_spiral(config: Config) -> Alert:
         scope=Scope.ENGINE,
         expr=in_state(config, State.DEATH_SPIRAL),
         keep=slo.KEEP,
-        why_no_hold="the state has held for 30 s before it is said",
+        why_no_hold=f"the state has held for {duration_words(config.thresholds.hold)} before it is said",
         summary=f"{WHO} preempts, requeues and preempts again: it redoes about as much work as it does.",
         description=preamble(config, Scope.ENGINE)
         + f"{WHO} is in a death spiral. It answers, but most of its work is thrown away; users wait or time out.\n"
@@ -177,7 +173,7 @@ def _stalled(config: Config) -> Alert:
         scope=Scope.ENGINE,
         expr=in_state(config, State.STALLED),
         keep=slo.KEEP,
-        why_no_hold="the state itself needs 45 s without any progress",
+        why_no_hold=f"the state itself needs {stall} without any progress",
         summary=f"{WHO} has requests but makes no progress.",
         description=preamble(config, Scope.ENGINE)
         + f"{WHO} has work, and for at least {stall} no token, no step and no growth of the KV cache was seen"
@@ -197,7 +193,7 @@ def _stalled(config: Config) -> Alert:
         + f"Restarts in the last hour: {ask(restarts, COUNT)};"
         + f" vLLM versions seen in it: {versions()}.\n"
         + "Not known here: whether the GPU is busy; whether clients already gave up. Gauges that vLLM froze after a "
-        "mass" + " disconnect look the same: compare with the gateway's requests in flight.",
+        "mass disconnect look the same: compare with the gateway's requests in flight.",
         dashboard="vllm-vitals-engine:State over time",
     )
 
@@ -224,11 +220,11 @@ def _unavailable(config: Config) -> Alert:
         description=preamble(config, Scope.MODEL)
         + f"For {duration_words(limits.unavailable_for)} no engine of {label('model_name')} has been able to serve:"
         + f" {each(causes, '{{ .Value }} {{ .Labels.state }}', 'all of them gone')}.\n"
-        + f"Servers: {each(lost, '{{ .Labels.target }}', 'unknown')}\n"
+        + "DO NOW: send its traffic to another model or region, or answer with an honest error; read the last log "
+        "lines of each server (exit reason, out of memory, failed weight load); restart one and watch it load.\n"
+        + f"Servers: {each(lost, '{{ .Labels.target }}', 'unknown')}.\n"
         + "Nothing listed here was taken out by discovery: a model scaled to zero on purpose does not page.\n"
-        + "Not known here: why. vLLM may exit with code 0 after its engine died, so a clean exit code proves nothing.\n"
-        + "DO NOW: look at the last log lines of each server (exit reason, out of memory, failed weight load); "
-        "restart one" + " and watch it load; send traffic to another model or region meanwhile.",
+        + "Not known here: why. vLLM may exit with code 0 after its engine died, so a clean exit code proves nothing.",
         dashboard="vllm-vitals-overview:State of each engine",
     )
 
@@ -242,11 +238,8 @@ def _thrashing(config: Config, patient: tuple[str, ...]) -> Alert:
     today = wait.gauge("expected_wait_seconds", *patient)
     past = wait.gauge("expected_wait_seconds", *patient, offset=rise)
     growing = f"({least} > {number(limits.ttft_objective_seconds)} and {identity} ({today}) > {identity} ({past}))"
-    burns = [
-        f"{on(config.model_identity)} {slo.burning(config, s, Severity.PAGE, *_model_matchers(patient))}"
-        for s in config.slos
-    ]
-    thrashing = in_state(config, State.THRASHING, State.DEATH_SPIRAL, matchers=patient)
+    burns = [f"{on(config.model_identity)} {slo.burning(config, s, Severity.PAGE, *patient)}" for s in config.slos]
+    thrashing = f"({in_state(config, State.THRASHING, State.DEATH_SPIRAL, matchers=patient)} {but_batch(config)})"
     harmed = " or ".join([f"({thrashing} and {identity} {growing})", *(f"({thrashing} and {burn})" for burn in burns)])
     return Alert(
         name="VLLMThrashing",

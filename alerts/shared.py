@@ -7,10 +7,15 @@ so that a page can say "before -> now", and arrivals.
 from alerts.config import Config
 from alerts.model import Recording
 from alerts.promql import Fold, by, on
+from exporter.core.snapshot import State
 
 # States that are an episode: while one of them lasts, "before" stays what it was.
-TROUBLE = "down|stalled|death_spiral|thrashing|blind|starved|preempting"
+TROUBLE = (
+    State.DOWN, State.STALLED, State.DEATH_SPIRAL, State.THRASHING, State.BLIND, State.STARVED, State.PREEMPTING,
+)  # fmt: skip
 _CALM_SECONDS = 300
+# 1 for each server whose users can wait, as the exporter's config (``service_class``) or the alert config says.
+BATCH = "target:vllm_vitals_batch:bool"
 
 
 def rules(config: Config) -> tuple[Recording, ...]:
@@ -29,7 +34,8 @@ def rules(config: Config) -> tuple[Recording, ...]:
     }
     trouble = "engine:vllm_vitals_trouble:bool"
     return (
-        Recording(trouble, fold.gauge("state", f'state=~"{TROUBLE}"')),
+        Recording(BATCH, _batch(config)),
+        Recording(trouble, fold.gauge("state", f'state=~"{"|".join(TROUBLE)}"')),
         Recording("engine:vllm_vitals_waiting:requests", waiting),
         Recording("engine:vllm_vitals_work:requests", work),
         Recording(
@@ -39,6 +45,16 @@ def rules(config: Config) -> tuple[Recording, ...]:
         ),
         *(_before(f"engine:vllm_vitals_{name}:calm", expr, trouble, identity) for name, expr in calm.items()),
     )
+
+
+def _batch(config: Config) -> str:
+    target = Fold(config.target_identity, config.evaluation_seconds)
+    # A restart of the exporter must not turn a batch service into one that pages.
+    told = target.gauge("target_service_class", 'service_class="batch"', over="last_over_time", seconds=_CALM_SECONDS)
+    if not config.batch.targets:
+        return told
+    listed = target.gauge("state", f'target=~"{"|".join(config.batch.targets)}"')
+    return f"({told}) or ({listed}) * 0 + 1"
 
 
 def _before(record: str, expr: str, trouble: str, identity: str) -> Recording:

@@ -10,6 +10,7 @@ from alerts.config import Config, Slo
 from alerts.model import Alert, Recording, Scope, Severity
 from alerts.promql import Fold, by, duration, metric, number
 from alerts.text import COUNT, PERCENT, RATIO, ask, each, label, percent, preamble
+from alerts.victims import but_batch
 
 HISTOGRAMS = {
     "ttft": "ttft_seconds",
@@ -43,14 +44,16 @@ def burn(window: int) -> str:
 
 
 def _per_model(config: Config, slo: Slo, le: str) -> str:
-    """Requests a second at or below a bucket: the daemon's series, else vLLM's own. Folded, then summed over"
-    " engines."""
+    """Requests a second at or below a bucket: the daemon's series, else vLLM's own; folded, then summed over engines.
+
+    Those of targets whose users can wait are in no promise.
+    """
     fold = Fold(config.identity, config.evaluation_seconds)
     models = f'model_name=~"{slo.models}"'
     daemon = fold.rate(HISTOGRAMS[slo.indicator] + "_bucket", f'le=~"{le}"', models, seconds=_SHORT)
     names = raw.suffixed(raw.INDICATORS[slo.indicator], "_bucket")
     native = raw.folded(config, names, f'le=~"{le}"', models, function="rate", window=fold.range(_SHORT))
-    return f"sum {by(config.model_identity)} ({daemon} or {native})"
+    return f"sum {by(config.model_identity)} (({daemon} or {native}) {but_batch(config)})"
 
 
 def _le(value: float) -> str:
@@ -103,7 +106,10 @@ def _alert(config: Config, slo: Slo, severity: Severity, patient: tuple[str, ...
     length_now = f"max({metric('output_tokens_mean')}{{&}})"
     states = f'count by (state) (max by (target, engine, state) ({metric("state")}{{&,state!~"healthy|idle"}}) == 1)'
     windows = "; ".join(
-        f"over {duration(w)}: {ask(f'max({burn(w)}{{{mine}}})', RATIO)}" for w in (300, 3600, 21600, 86400)
+        f"{ask(f'max({burn(long)}{{{mine}}})', RATIO)} over {duration(long)} and "
+        f"{ask(f'max({burn(short)}{{{mine}}})', RATIO)} over {duration(short)} (limit {number(factor)} in both)"
+        for level, long, short, factor, _ in WINDOWS
+        if level is severity
     )
     spent = " or ".join(f"{share} within {duration(long)}" for level, long, _, _, share in WINDOWS if level is severity)
     return Alert(
@@ -118,14 +124,15 @@ def _alert(config: Config, slo: Slo, severity: Severity, patient: tuple[str, ...
         summary=f"{label('model_name')} breaks its promise {slo.name} fast enough to spend the error budget.",
         description=preamble(config, Scope.MODEL)
         + f"The promise {slo.name}: {promise}.\n"
+        + f"{'DO NOW' if severity is Severity.PAGE else 'Next'}: read the state of the worst engine; its page or "
+        "ticket names the first step. If all are healthy, the load outgrew the fleet: add replicas or cap clients at "
+        "the gateway.\n"
         + f"Bad requests in the last 5 minutes: {ask(f'max(1 - {GOOD}{{{mine}}} / {TOTAL}{{{mine}}})', PERCENT)}"
         + f" of {ask(f'max({TOTAL}{{{mine}}}) * {_SHORT}', COUNT)}.\n"
-        + f"Budget burn (1 is just sustainable; this fires when {spent} of the 30-day budget would be gone): "
-        f"{windows}.\n"
+        + f"Budget burn, where 1 is just sustainable: {windows}. At the limits it spends {spent} of the 30-day "
+        "budget.\n"
         + f"It was promised for {length}. Now the mean is {ask(length_now, COUNT)} tokens.\n"
-        + f"Engines of this model that are not healthy: {each(states, '{{ .Value }} {{ .Labels.state }}', 'none')}\n"
-        + "DO NOW: read the state of the worst engine; its page or ticket names the first step. If all are healthy, "
-        "the load" + " outgrew the fleet: add replicas or cap clients at the gateway.",
+        + f"Engines of this model that are not healthy: {each(states, '{{ .Value }} {{ .Labels.state }}', 'none')}.",
         dashboard="vllm-vitals-overview:Time to first token p99, by model",
         labels={"slo": slo.name},
     )

@@ -23,7 +23,7 @@ def scope_labels(config: Config, scope: Scope) -> tuple[str, ...]:
         Scope.SERVER: tuple(name for name in config.identity if name != "engine"),
         Scope.TARGET: config.target_identity,
         Scope.MODEL: config.model_identity,
-        Scope.ROUTE: ("model_name", "route"),
+        Scope.ROUTE: (*config.model_identity, "route"),
         Scope.FLEET: (),
     }[scope]
 

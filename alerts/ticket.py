@@ -8,6 +8,5 @@ from alerts.victims import interactive
 
 def alerts(config: Config) -> tuple[Alert, ...]:
     """All tickets about engines, models and workloads."""
-    patient = (matcher for matcher in interactive(config) if matcher.startswith("model_name"))
-    burns = tuple(alert for alert in slo.alerts(config, *patient) if alert.severity is Severity.TICKET)
+    burns = tuple(alert for alert in slo.alerts(config, *interactive(config)) if alert.severity is Severity.TICKET)
     return (*ticket_load.alerts(config), *ticket_answers.alerts(config), *ticket_presence.alerts(config), *burns)

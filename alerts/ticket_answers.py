@@ -6,8 +6,8 @@ Input: config. Output: `Alert`s of severity ticket, which match their state or w
 from alerts.config import Config
 from alerts.model import Alert, Scope
 from alerts.page import load
-from alerts.promql import metric, number, on
-from alerts.text import COUNT, PERCENT, RATIO, ask, label, now, percent
+from alerts.promql import by, metric, number, on
+from alerts.text import COUNT, PERCENT, RATIO, ask, duration_words, label, now, percent
 from alerts.victims import WHO, fold, ticket
 
 ENGINE = "vllm-vitals-engine"
@@ -39,8 +39,9 @@ def _truncated(config: Config) -> Alert:
         f"{engine.gauge('truncated_ratio')} >= {number(limits.truncated_ratio)} and {identity} ({total} >= "
         f"{number(limits.truncated_samples)})",
         f"Many answers of {WHO} are cut at a length cap.",
-        f"{ask(now('truncated_ratio'), PERCENT)} of the answers of {WHO} ended by length in the last 10 minutes (limit "
-        f"{percent(limits.truncated_ratio)}, at least {number(limits.truncated_samples)} answers).\n"
+        f"{ask(now('truncated_ratio'), PERCENT)} of the answers of {WHO} ended by length in the last "
+        f"{duration_words(config.thresholds.slow_window)} (limit {percent(limits.truncated_ratio)}, at least "
+        f"{number(limits.truncated_samples)} answers).\n"
         f"Mean output: {ask(now('output_tokens_mean'), COUNT)} tokens; spread (CV): "
         f"{ask(now('output_tokens_cv'), RATIO)}.\n"
         "Which cap it is (the request's, the server's default, the context window) is known only where logs are "
@@ -55,7 +56,7 @@ def _reasoning(config: Config) -> Alert:
     limits, route = config.limits, fold(config, Scope.ROUTE)
     cut = route.rate("log_reasoning_truncated_total", seconds=1800, function="increase", keep=("source",))
     total = route.rate("log_responses_total", seconds=1800, function="increase", keep=("source",))
-    cut, total = (f"sum by (model_name, route) ({part})" for part in (cut, total))
+    cut, total = (f"sum {by(route.labels)} ({part})" for part in (cut, total))
     share = (
         f"sum(max by (source) (increase({metric('log_reasoning_truncated_total')}{{@}}[30m]))) / sum(max by (source) "
         f"(increase({metric('log_responses_total')}{{@}}[30m])))"

@@ -8,7 +8,7 @@ from alerts.model import Alert, Scope, Severity
 from alerts.page import evidence, load
 from alerts.promql import number, on
 from alerts.text import COUNT, PERCENT, RATIO, TIME, ask, duration_words, label, now, percent, preamble
-from alerts.victims import KEEP, WHO, fold, in_state, interactive, ticket
+from alerts.victims import KEEP, WHO, but_batch, fold, in_state, interactive, ticket
 from exporter.core.snapshot import State
 
 _EVICTING = (State.PREEMPTING, State.THRASHING, State.DEATH_SPIRAL)
@@ -99,7 +99,8 @@ def _tail(config: Config, patient: tuple[str, ...]) -> Alert:
         config,
         "VLLMTailDivergence",
         "tail",
-        f"{ratio} >= {number(limits.tail_ratio)} and {identity} ({count} >= {number(limits.tail_samples)})",
+        f"{ratio} >= {number(limits.tail_ratio)} and {identity} ({count} >= {number(limits.tail_samples)}) "
+        f"{but_batch(config)}",
         f"The slowest answers of {WHO} are far slower than the usual one.",
         f"Time per output token of {WHO}: p99 is at least {ask(now('tpot_p99_p50_ratio', *lower), RATIO)} times the "
         f"median (limit {number(limits.tail_ratio)}, lower bound of the histogram's buckets, at least "
@@ -121,7 +122,7 @@ def _queue(config: Config, patient: tuple[str, ...]) -> Alert:
         config,
         "VLLMLongQueue",
         "queue",
-        f"{wait} > {number(limits.ttft_objective_seconds)}",
+        f"{wait} > {number(limits.ttft_objective_seconds)} {but_batch(config)}",
         f"New requests to {WHO} wait longer than the objective.",
         f"For {duration_words(limits.queue_for)} a new request to {WHO} has had to expect "
         f"{ask(now('expected_wait_seconds'), TIME)} in the queue (objective {number(limits.ttft_objective_seconds)} "
@@ -140,7 +141,7 @@ def _starved(config: Config, patient: tuple[str, ...]) -> Alert:
         config,
         "VLLMStarvedDecode",
         "starved",
-        in_state(config, State.STARVED, matchers=patient, lately=60),
+        f"{in_state(config, State.STARVED, matchers=patient, lately=60)} {but_batch(config)}",
         f"Prefill of long prompts starves the answers of {WHO}.",
         f"For {duration_words(limits.starved_for)} prompts have taken nearly all of {WHO}: tokens come at least "
         f"{number(config.thresholds.starved_latency_factor)} times slower than usual, with no preemption.\n"

@@ -1,11 +1,12 @@
-"""Whom a rule is about: folded selectors of states and signals, and the matchers that leave batch services out.
+"""Whom a rule is about: folded selectors of states and signals, and how services whose users can wait are left out.
 
-A rule whose users can wait (`service_class: batch`) skips them by matcher; that is decided here, once.
+Batch models are skipped by a matcher, batch servers by the record `shared.BATCH`; that is decided here, once.
 """
 
 from alerts.config import Config
 from alerts.model import Alert, Scope, Severity
-from alerts.promql import Fold
+from alerts.promql import Fold, on
+from alerts.shared import BATCH
 from alerts.text import label, preamble, scope_labels
 from exporter.core.snapshot import State
 
@@ -23,9 +24,13 @@ def fold(config: Config, scope: Scope = Scope.ENGINE) -> Fold:
 
 
 def interactive(config: Config) -> tuple[str, ...]:
-    """Matchers that leave out the services whose users can wait."""
-    pairs = (("model_name", config.batch.models), ("target", config.batch.targets))
-    return tuple(f'{name}!~"{"|".join(patterns)}"' for name, patterns in pairs if patterns)
+    """Matchers that leave out the models whose users can wait."""
+    return (f'model_name!~"{"|".join(config.batch.models)}"',) if config.batch.models else ()
+
+
+def but_batch(config: Config) -> str:
+    """PromQL that takes servers whose users can wait out of what stands before it."""
+    return f"unless {on(config.target_identity)} {BATCH}"
 
 
 def in_state(config: Config, *states: State, matchers: tuple[str, ...] = (), lately: int = 0) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from alerts.config import Config, ConfigError, load
-from alerts.model import HEADER, dump
+from alerts.model import dump
 from dashboards import capacity, engine, itself, links, overview, workload
 from dashboards.absent import explain_absent
 from dashboards.identity import widen
@@ -49,7 +49,7 @@ def as_configmaps(files: dict[str, str]) -> dict[str, str]:
             "metadata": {"name": uid, "labels": {"app.kubernetes.io/name": "vllm-vitals", "grafana_dashboard": "1"}},
             "data": {name: text},
         }
-        maps[f"{uid}.yml"] = _HEADER + dump(document).removeprefix(HEADER)
+        maps[f"{uid}.yml"] = dump(document, _HEADER)
     return maps
 
 

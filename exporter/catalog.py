@@ -182,6 +182,8 @@ LOGS = (
 SELF = (
     _gauge("build_info", "1, with the version that runs.", ("version", "python"), (), no=_DAEMON),
     _gauge("target_up", "1 where the last scrape gave a usable body.", (), TARGET_LABELS),
+    _gauge("target_service_class", "1, with whether its users can wait: interactive or batch.", ("service_class",), TARGET_LABELS,
+           no="comes from the exporter's config; without it `batch` in the alert config says so"),
     _gauge("last_scrape_timestamp_seconds", "When the last good scrape was taken.", (), TARGET_LABELS, no=_DAEMON),
     _gauge("scrape_duration_seconds", "How long the last scrape took.", (), TARGET_LABELS, no=_DAEMON),
     _counter("scrape_errors_total", "Failed scrapes by reason.", ("reason",), TARGET_LABELS, no=_DAEMON),

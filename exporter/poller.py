@@ -74,7 +74,7 @@ class Poller:
         self.families: Families = {}
         self._fetch, self._judge, self._clock, self._log, self._ask, self._hear = fetch, judge, clock, log, ask, hear
         self._record = record
-        self._renderer = TargetRenderer(target.labels, histograms)
+        self._renderer = TargetRenderer(target.labels, histograms, target.service_class)
 
     async def run(self, first_wait: float) -> None:
         """Poll after ``first_wait`` seconds, then on the target's grid, until cancelled."""

@@ -13,7 +13,6 @@ import yaml
 
 from alerts import build as alerts
 from alerts.config import Config
-from alerts.model import HEADER as ALERTS_HEADER
 from alerts.model import dump
 from dashboards import build as dashboards
 from dashboards.site import Site as DashboardSite
@@ -42,7 +41,7 @@ def _is_rule(name: str) -> bool:
 
 
 def _file(objects: Iterable[Object]) -> str:
-    return HEADER + "".join(f"---\n{dump(document).removeprefix(ALERTS_HEADER)}" for document in objects)
+    return HEADER + "".join(dump(document, "---\n") for document in objects)
 
 
 def _labels(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:

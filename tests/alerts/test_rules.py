@@ -11,15 +11,17 @@ import pytest
 import yaml
 
 from alerts.build import rules
-from alerts.config import Config
+from alerts.config import Batch, Config
 from alerts.model import Alert
+from exporter.core.snapshot import State
 from tests.alerts import rulesets
-from tests.alerts.cases import CASES, PAGES, SLOS
+from tests.alerts.cases import CASES, PAGES, SLOS, TARGET, gauge, states
 from tests.alerts.scenario import STEP, Series, document, firing, flat, seven, simulate, together, trouble, values
 from tests.alerts.texts import FILE, firing_test, key
 from tests.alerts.tools import RULES, promtool_test
 from tests.programs import versions
 
+HEALTHY = states(State.HEALTHY)
 DEFAULT = [case for case in CASES if case.ruleset == "default"]
 
 
@@ -150,6 +152,38 @@ def test_batch_services_page_only_for_spirals_stalls_and_lost_models(tmp_path: P
         assert not promtool_test(document([simulate(case.alert, rows, [check])], built), tmp_path, case.alert)
     assert sorted(quiet) == ["VLLMSLOBurn", "VLLMThrashing"]
     assert sorted(loud) == ["VLLMDeathSpiral", "VLLMModelUnavailable", "VLLMStalled"]
+
+
+def muted_by_the_exporter(tmp_path: Path, service_class: str) -> dict[str, bool]:
+    """Of the pages that users who can wait need not cause: whether each keeps quiet for a server of this class."""
+    built = rulesets.build(rulesets.WITH_SLO, tmp_path)
+    quiet = {}
+    for case in (*PAGES, *SLOS):
+        if case.severity != "page":
+            continue
+        fires = case.lead + case.after + 60
+        told = gauge("target_service_class", 1, 1, 1, 1, TARGET, service_class=service_class)
+        rows = [(s, values(s, trouble(case, 10**9), fires, case.lead)) for s in (*case.series, told)]
+        fired = simulate(case.alert, rows, [firing(case, fires, [case.labels])])
+        quiet[case.alert] = bool(promtool_test(document([fired], built), tmp_path, case.alert))
+    return quiet
+
+
+def test_a_server_that_the_exporter_calls_batch_pages_only_for_spirals_stalls_and_lost_models(tmp_path: Path) -> None:
+    quiet = muted_by_the_exporter(tmp_path, "batch")
+    assert {alert for alert, muted in quiet.items() if muted} == {"VLLMThrashing", "VLLMSLOBurn"}
+    assert not any(muted_by_the_exporter(tmp_path, "interactive").values())
+
+
+def test_a_target_that_the_alert_config_calls_batch_is_in_no_promise_and_pages_for_no_thrashing(tmp_path: Path) -> None:
+    built = rulesets.build(replace(rulesets.WITH_SLO, batch=Batch(targets=("gpu[0-9]:8000",))), tmp_path)
+    for case in (c for c in (*PAGES, *SLOS) if c.alert in {"VLLMThrashing", "VLLMSLOBurn"} and c.severity == "page"):
+        fires = case.lead + case.after + 60
+        engine = case.series if any(s.name.endswith("_state") for s in case.series) else (*case.series, *HEALTHY)
+        rows = [(s, values(s, trouble(case, 10**9), fires, case.lead)) for s in engine]
+        assert not promtool_test(
+            document([simulate(case.alert, rows, [firing(case, fires, [])])], built), tmp_path, "t"
+        )
 
 
 def test_a_model_scaled_to_zero_is_not_unavailable(tmp_path: Path) -> None:

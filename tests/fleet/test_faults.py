@@ -122,6 +122,17 @@ def test_a_clock_that_is_stepped_changes_no_state_and_timestamps_follow_it(step:
     assert max(map(abs, shown)) < 0.6
 
 
+def test_rules_can_read_whether_the_users_of_a_server_can_wait() -> None:
+    async def fetch(_: Target) -> Scrape:
+        return Scrape(1.0, 0.1, None, "refused", "no")
+
+    target = Target("a", "http://a/metrics", service_class="batch", labels={"cluster": "x"})
+    poller = Poller(target, fetch, TargetJudge("a"), Clock(Time().monotonic, Time().wall), CapturingLogger())  # type: ignore[arg-type]
+    asyncio.run(poller.poll())
+    served = poller.families["target_service_class"].decode()
+    assert served == 'vllm_vitals_target_service_class{target="a",cluster="x",service_class="batch"} 1\n'
+
+
 # another model
 
 

@@ -11,7 +11,6 @@ from enum import StrEnum
 NAMESPACE = "vllm_vitals_"
 ENGINE_LABELS = ("target", "model_name", "engine")
 TARGET_LABELS = ("target",)
-SOURCES = ("request", "inter_token")
 BOUNDS = ("estimate", "lower", "upper")
 
 

@@ -89,7 +89,7 @@ def build(snapshots: Iterable[TargetSnapshot], now: float) -> Page:
     troubled = sum(engine.state.severity != "ok" for engine, _ in engines)
     shown = min(len(engines) if len(engines) <= FEW else troubled, MAX_CARDS)
     loud, rest = engines[:shown], engines[shown:]
-    worst = f"{words(first)}" if engines else "no target has been tried yet"
+    worst = words(first) if engines else "no target has been tried yet"
     return Page(
         title=f"{worst} · vllm-vitals",
         worst=worst,

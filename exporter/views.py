@@ -111,10 +111,8 @@ def worst_first(snapshots: Iterable[TargetSnapshot]) -> list[TargetSnapshot]:
     return sorted(snapshots, key=lambda s: (min((e.state.rank for e in s.engines), default=99), s.target))
 
 
-def duration(seconds: float | None) -> str:
+def duration(seconds: float) -> str:
     """A length of time as a person says it: 45 s, 12 min, 3 h 20 min, 2 d 4 h."""
-    if seconds is None:
-        return "never"
     whole = max(0, round(seconds))
     if whole < 100:
         return f"{whole} s"

@@ -29,6 +29,7 @@ RUNAWAY_FACTOR, RUNAWAY_TOKENS = 8.0, 4096.0  # an open request beyond both is w
 # What needs no restart; all other knobs are for the next one.
 NOW_KNOBS = ("gateway_concurrency", "replicas", "drain", "restart", "route_long_prompts", "cancel_oldest_request")
 
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """What the table is looked up with; every number may be unknown."""

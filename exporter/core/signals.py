@@ -32,11 +32,6 @@ def value(number: float | None, why: str) -> Reading:
     return absent(why) if number is None else Reading(number)
 
 
-def rate(span: Span, counter: str, why: str) -> Reading:
-    """Increase a second of a counter over the span."""
-    return value(span.rate(counter), why)
-
-
 @dataclass(frozen=True, slots=True)
 class Completions:
     """The shortest span between the fast and the slow window that holds enough completions, and its counts."""
@@ -81,13 +76,6 @@ def mean_of(samples: list[EngineSample], field: str) -> float | None:
     """Mean of a gauge over the samples that have it."""
     values = [number for number in (getattr(sample, field) for sample in samples) if number is not None]
     return sum(values) / len(values) if values else None
-
-
-def max_of(samples: list[EngineSample], field: str) -> float | None:
-    """Largest value of a gauge over the samples that have it."""
-    return max(
-        (number for number in (getattr(sample, field) for sample in samples) if number is not None), default=None
-    )
 
 
 def useful_rate(span: Span) -> float | None:
@@ -151,7 +139,7 @@ def recompute_tax(preemption_rate: float | None, useful: float | None, context: 
 
 def largest_usage(samples: list[EngineSample]) -> Reading:
     """The largest KV usage seen: what an instant shows dips while victims free their blocks."""
-    largest = max_of(samples, "kv_usage")
+    largest = max((sample.kv_usage for sample in samples if sample.kv_usage is not None), default=None)
     if largest is None and samples and "kv_cache_usage_ratio" in samples[-1].unusable:
         return invalid("the server's KV usage is not between 0 and 1")
     return value(largest, "the server has no KV usage gauge")
@@ -265,10 +253,8 @@ def lengths(span: Span, role: Role) -> dict[str, Reading]:
     if role in (Role.PREFILL, Role.POOLING):
         spread = stragglers = absent(f"a {role} engine does not decode")
     else:
-        spread, stragglers = (
-            quantile.cv(outputs),
-            straggler_ratio(quantile.quantile(outputs, 0.99), quantile.mean(outputs)),
-        )
+        spread = quantile.cv(outputs)
+        stragglers = straggler_ratio(quantile.quantile(outputs, 0.99), quantile.mean(outputs))
     return {**readings, "output_tokens_cv": spread, "output_tokens_straggler_ratio": stragglers}
 
 

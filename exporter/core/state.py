@@ -53,13 +53,6 @@ def all_of(*verdicts: Verdict) -> Verdict:
     return None if any(verdict is None for verdict in verdicts) else True
 
 
-def any_of(*verdicts: Verdict) -> Verdict:
-    """Three-valued or: a True decides, else a None does."""
-    if any(verdicts):
-        return True
-    return None if any(verdict is None for verdict in verdicts) else False
-
-
 def _at_least(number: float | None, level: float) -> Verdict:
     return None if number is None else number >= level
 
@@ -273,7 +266,7 @@ def eases(state: State, facts: Facts, limits: Thresholds) -> bool:
 
 
 class Machine:
-    """Remembers which rules are latched for one engine. Three methods: step, brewing, clear."""
+    """Remembers which rules are latched for one engine."""
 
     def __init__(self) -> None:
         self._latches = [_Latch() for _ in RULES]

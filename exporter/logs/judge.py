@@ -14,8 +14,6 @@ from exporter.logs.snapshot import LogSnapshot, SeriesView, ServerView, split_of
 from exporter.logs.tally import OTHER, Pair, SeriesCounts, Tally
 from exporter.logs.window import ResponseWindow, Rows, mean, quantile, variation
 
-MAX_ENGINES = 256
-
 
 @dataclass(frozen=True, slots=True)
 class SourceInfo:
@@ -40,7 +38,6 @@ class LogJudge:
         self._max_series = max_series
         self._window_s = window_s
         self._windows: dict[tuple[str, Pair], ResponseWindow] = {}
-        self._stats: dict[tuple[str, str], EngineStats] = {}
 
     def observe(self, source: str, decoded: Decoded, read_at: float) -> None:
         """Take in what became of one line. ``read_at`` stands in for an event's time where it has none."""
@@ -57,8 +54,6 @@ class LogJudge:
                         self._finished(source, event, read_at)
                 case EngineStats():
                     self.tally.stats_lines[source] = self.tally.stats_lines.get(source, 0) + 1
-                    if (source, event.engine) in self._stats or len(self._stats) < MAX_ENGINES:
-                        self._stats[source, event.engine] = event
                 case ServerSetting():
                     self.tally.servers.setdefault(self._sources[source].target, ServerState()).apply(event)
                 case EngineError():
@@ -85,7 +80,6 @@ class LogJudge:
             tuple(series),
             tuple(mixed),
             {target: ServerView(dict(one.values), one.overrides()) for target, one in tally.servers.items()},
-            dict(self._stats),
             tuple(split for one in mixed if (split := split_of(one, series)) is not None),
         )
 

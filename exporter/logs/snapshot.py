@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from exporter.core.snapshot import Reading
-from exporter.logs.events import EngineStats
 from exporter.logs.server import Override
 from exporter.logs.tally import SeriesCounts
 
@@ -74,7 +73,6 @@ class LogSnapshot:
     series: tuple[SeriesView, ...]
     mixed: tuple[SeriesView, ...]
     servers: Mapping[str, ServerView]
-    engines: Mapping[tuple[str, str], EngineStats]
     splits: tuple[RouteSplit, ...]
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from exporter.core.sample import EngineSample
 from exporter.core.signals import Completions, exceeds
 from exporter.core.snapshot import State
-from exporter.core.state import RULES, Facts, Machine, all_of, any_of
+from exporter.core.state import RULES, Facts, Machine, all_of
 from exporter.core.thresholds import Thresholds
 from exporter.core.window import Span
 
@@ -132,7 +132,6 @@ verdicts = st.sampled_from([True, False, None])
 def test_three_valued_logic_is_kleenes(values: list[bool | None]) -> None:
     known = [value for value in values if value is not None]
     assert all_of(*values) is (False if False in known else None if None in values else True)
-    assert any_of(*values) is (True if True in known else None if None in values else False)
 
 
 maybe = st.one_of(st.none(), st.floats(min_value=0, max_value=1e6))

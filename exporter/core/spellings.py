@@ -64,7 +64,7 @@ FAMILIES: tuple[Family, ...] = (
     _counter("prefix_cache_hits_total", "prefix_cache_hits", "prefix_cache_hits", "gpu_prefix_cache_hits",
              in_blocks="gpu_prefix_cache_hits"),
     _counter("external_prefix_cache_queries_total", "external_queries", "external_prefix_cache_queries"),
-    _counter("rejections_total", "rejections", "admission_rejections", shared=True),
+    _counter("rejected_requests_total", "rejections", "admission_rejections", shared=True),
     Family("rl_weight_update", "updating", PEAK, ("rl_weight_update_operations_in_flight",), shared=True),
     Family("sleep_mode_operation", "moving", PEAK, ("sleep_mode_operations_in_flight",), shared=True),
     # All counters of an engine are created together: one of them says when.

@@ -47,8 +47,9 @@ class Thresholds:
     # Generation at or under this share of what it was before the first preemption is a collapse.
     spiral_generation_share: float = 0.3
 
-    # Mean inter-token latency against its own baseline, and prefill work against generation, for starved.
+    # Mean inter-token latency over the engine's usual one, for starved. Move down where readers notice smaller gaps.
     starved_latency_factor: float = 3.0
+    # Prompt tokens computed per generated one, for starved; both factors must be reached.
     starved_prefill_factor: float = 5.0
     # Share of the window's scrapes with a queue, for saturated.
     saturated_share: float = 0.8
@@ -57,8 +58,9 @@ class Thresholds:
 
     # Share of finishes with at most one output token that makes an engine a prefill engine.
     prefill_share: float = 0.95
-    # What a victim loses of its context: mid-prefill victims without prefix caching lost 0.40-0.49 of it.
+    # Share of its context that a victim computes again; without prefix caching 0.40-0.49 was measured, in mid-prefill.
     lost_share: float = 0.4
+    # The same with prefix caching, where most of it comes back from the cache.
     lost_share_prefix_caching: float = 0.1
     # Windows without preemption, at this concurrency and length, that the useful baseline needs.
     baseline_windows: int = 30

@@ -1,65 +1,23 @@
 """What to turn, as a table: symptom -> now, without a restart -> one knob at the next restart -> watch -> cost.
 
-Sizes carry the numbers they were computed from. One knob at a time: max_num_seqs and max_num_batched_tokens are never
-changed together, and gpu_memory_utilization is never lowered against preemption (that shrinks the cache).
+One knob at a time: max_num_seqs and max_num_batched_tokens are never changed together, and gpu_memory_utilization is
+never lowered against preemption (that shrinks the cache). How far to turn is worked out in `sizing`.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from math import floor
 
+from exporter.core import sizing
 from exporter.core.sample import EngineSample
-from exporter.core.signals import setting
-from exporter.core.snapshot import Advice, Reading, Role, State
+from exporter.core.sizing import Case
+from exporter.core.snapshot import Advice, Reading, State
 from exporter.core.state import Facts
 
 TRUNCATED = 0.05  # share of responses cut at a cap that is worth a word
-STEADY_CV, WIDE_CV = (
-    0.3,
-    1.0,
-)  # of output lengths: up to the first a mean says enough, above the second no static cap fits
 LATE_FIRST_TOKEN_S = 5.0  # p99 that a person waits for in vain; move to your own objective
-ROOM = 0.7  # KV usage below which more sequences would fit
-MANY_LONG_PROMPTS = 2.0  # prompt tokens per output token from which input, not output, fills the cache
-# Prompt tokens computed per generated one from which prefill fills the GPU: a quarter more slots then gain less than a
-# tenth in throughput (tests/test_ideas.py), and every first token comes later.
-PREFILL_BOUND = 50.0
 RUNAWAY_FACTOR, RUNAWAY_TOKENS = 8.0, 4096.0  # an open request beyond both is worth a look (as the alert has it)
 
 # What needs no restart; all other knobs are for the next one.
 NOW_KNOBS = ("gateway_concurrency", "replicas", "drain", "restart", "route_long_prompts", "cancel_oldest_request")
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """What the table is looked up with; every number may be unknown."""
-
-    state: State
-    facts: Facts | None
-    readings: Mapping[str, Reading]
-    sample: EngineSample | None
-    settings: Mapping[str, str]
-    role: Role
-
-    def number(self, name: str) -> float | None:
-        """A reading's value."""
-        reading = self.readings.get(name)
-        return None if reading is None else reading.value
-
-    def setting(self, name: str) -> float | None:
-        """A numeric server setting, where known."""
-        return setting(self.settings, name)
-
-    @property
-    def fitting(self) -> float | None:
-        """Mean running while the cache was full: about what fits."""
-        return None if self.facts is None else self.facts.running_full
-
-    @property
-    def long_input(self) -> bool:
-        """Whether prompts dwarf outputs."""
-        prompt, output = self.number("prompt_tokens_mean"), self.number("output_tokens_mean")
-        return prompt is not None and output is not None and prompt >= MANY_LONG_PROMPTS * output
 
 
 def advise(
@@ -68,10 +26,9 @@ def advise(
     readings: Mapping[str, Reading],
     sample: EngineSample | None,
     settings: Mapping[str, str],
-    role: Role,
 ) -> tuple[Advice, ...]:
     """What to do now, then at most one knob. Where the state asks for nothing, what the workload asks for."""
-    case = Case(state, facts, readings, sample, settings, role)
+    case = Case(state, facts, readings, sample, settings)
     trouble = _BY_STATE.get(state, _nothing)(case)
     return trouble or _runaway(case) or (*_late_first_token(case), *_cut_answers(case))
 
@@ -80,23 +37,8 @@ def _nothing(_: Case) -> tuple[Advice, ...]:
     return ()
 
 
-def cap(case: Case) -> str:
-    """The concurrency that fits: 0.9 x mean running while the cache is full, or 25 % off a cap that is reached.
-
-    Taking 25 % off a max_num_seqs that running never reached would change nothing.
-    """
-    fits, seqs = case.fitting, case.setting("max_num_seqs")
-    if seqs is not None and fits is not None and fits >= 0.95 * seqs:
-        return f"to {max(1, floor(seqs * 0.75))} (25 % below max_num_seqs {seqs:.0f}, which running reaches)"
-    before = None if case.facts is None else case.facts.work_before
-    if before and (not fits or fits < 1 or (case.facts is not None and not case.facts.generated)):
-        return f"to {max(1, floor(0.9 * before))} (0.9 x {before:.1f} requests present before the first preemption)"
-    if not fits:
-        return "by a quarter, then again until preemptions end (how many fit was not seen in this window)"
-    return f"to {max(1, floor(0.9 * fits))} (0.9 x {fits:.1f} running on average while the KV cache is full)"
-
-
 def _evicting(case: Case) -> tuple[Advice, ...]:
+    size = sizing.concurrency_that_fits(case)
     symptom = (
         "preempt, requeue, preempt again" if case.state is State.DEATH_SPIRAL else "KV cache short under many requests"
     )
@@ -105,7 +47,7 @@ def _evicting(case: Case) -> tuple[Advice, ...]:
         "now",
         "gateway_concurrency",
         "down",
-        cap(case),
+        size,
         "preemptions per second falls to 0, useful tokens/s rises",
         "requests wait at the gateway instead",
     )
@@ -126,7 +68,7 @@ def _evicting(case: Case) -> tuple[Advice, ...]:
             "restart",
             "max_num_seqs",
             "down",
-            cap(case),
+            size,
             "preemptions, completed requests/s, p95 latency",
             "a longer queue; too low leaves the GPU idle",
         )
@@ -163,8 +105,6 @@ def _down(case: Case) -> tuple[Advice, ...]:
 
 
 def _starved(case: Case) -> tuple[Advice, ...]:
-    budget = case.setting("max_num_batched_tokens")
-    size = "by half" if budget is None else f"from {budget:.0f} to {budget / 2:.0f}"
     return (
         Advice(
             "prefill crowds out decode",
@@ -180,7 +120,7 @@ def _starved(case: Case) -> tuple[Advice, ...]:
             "restart",
             "max_num_batched_tokens",
             "down",
-            size,
+            sizing.token_budget(case, 0.5),
             "inter-token latency, then time to first token",
             "first tokens of long prompts come later",
         ),
@@ -190,7 +130,7 @@ def _starved(case: Case) -> tuple[Advice, ...]:
 def _saturated(case: Case) -> tuple[Advice, ...]:
     if held := _runaway(case):
         return held
-    kv, reason = case.number("kv_cache_usage_max_ratio"), _slots_do_not_help(case)
+    kv, reason = case.number("kv_cache_usage_max_ratio"), sizing.why_slots_do_not_help(case)
     now = Advice(
         "more requests than slots",
         "now",
@@ -200,34 +140,18 @@ def _saturated(case: Case) -> tuple[Advice, ...]:
         "waiting falls below 1",
         "GPUs",
     )
-    if kv is not None and kv < ROOM and not reason:
-        seqs = case.setting("max_num_seqs")
-        by = "by 25 %" if seqs is None else f"from {seqs:.0f} to {floor(seqs * 1.25)}"
+    if kv is not None and kv < sizing.ROOM and not reason:
         knob = Advice(
             f"a queue while the KV cache is at most {kv:.0%} full",
             "restart",
             "max_num_seqs",
             "up",
-            by,
+            sizing.more_slots(case),
             "time to first token falls, TPOT stays within its objective, no preemptions",
             "every request decodes slower",
         )
         return now, knob
     return (now,)
-
-
-def _slots_do_not_help(case: Case) -> str:
-    """Why a larger max_num_seqs would win nothing, or an empty text."""
-    seqs, running = case.setting("max_num_seqs"), None if case.sample is None else case.sample.running
-    if seqs is not None and running is not None and running < ROOM * seqs:
-        return f"max_num_seqs {seqs:.0f} is not the limit: {running:.0f} run"
-    factor = None if case.facts is None else case.facts.prefill_factor
-    if factor is not None and factor >= PREFILL_BOUND:
-        return (
-            f"{factor:.0f} prompt tokens are computed per generated one, so more max_num_seqs would hardly raise "
-            "throughput, only delay first tokens"
-        )
-    return ""
 
 
 def _runaway(case: Case) -> tuple[Advice, ...]:
@@ -267,15 +191,13 @@ def _late_first_token(case: Case) -> tuple[Advice, ...]:
     late = ttft is not None and ttft.lower is not None and ttft.lower >= LATE_FIRST_TOKEN_S
     if ttft is None or not late or not case.long_input or waiting is None or waiting >= 1:
         return ()
-    budget = case.setting("max_num_batched_tokens")
-    size = "by half" if budget is None else f"from {budget:.0f} to {budget * 1.5:.0f}"
     return (
         Advice(
             f"the first token of long inputs is late (p99 at least {ttft.lower:g} s) though nobody queues",
             "restart",
             "max_num_batched_tokens",
             "up",
-            size,
+            sizing.token_budget(case, 1.5),
             "time to first token, then TPOT and the KV capacity, which pays for larger steps",
             "answers being written wait longer for each prefill step; where prefill already fills the GPU nothing is "
             "won (8192 to 32768 was measured at 2 % more throughput for 17 % less KV cache)",
@@ -285,17 +207,9 @@ def _late_first_token(case: Case) -> tuple[Advice, ...]:
 
 def _cut_answers(case: Case) -> tuple[Advice, ...]:
     """max_tokens by the spread of output lengths, where responses are cut at a cap."""
-    lengths = case.readings.get("output_tokens_cv")
-    spread = None if lengths is None else lengths.lower if lengths.value is None else lengths.value
-    mean, p90, share = (case.number(n) for n in ("output_tokens_mean", "output_tokens_p90", "truncated_ratio"))
-    if spread is None or not mean or share is None or share < TRUNCATED:
+    share, size = case.number("truncated_ratio"), sizing.output_cap(case)
+    if share is None or share < TRUNCATED or size is None:
         return ()
-    if spread <= STEADY_CV:
-        size = f"{1.5 * mean:.0f}-{2 * mean:.0f} (1.5-2 x the mean {mean:.0f}, CV {spread:.2f})"
-    else:
-        tokens = "" if p90 is None else f"{1.5 * p90:.0f}-{2 * p90:.0f}: "
-        beside = "with fewer max_num_seqs" if spread > WIDE_CV else "or a cap for each kind of request"
-        size = f"{tokens}1.5-2 x the p90 output length, {beside} (CV {spread:.2f})"
     return (
         Advice(
             f"{share:.0%} of responses are cut at a cap",

@@ -68,7 +68,7 @@ class EngineJudge:
                 role=derived.role,
                 readings=derived.readings,
                 evidence=evidence(state, derived.facts, derived.readings, sample, self._limits, brewing),
-                advice=advise(state, derived.facts, derived.readings, sample, settings, derived.role),
+                advice=advise(state, derived.facts, derived.readings, sample, settings),
                 unknown=unknowns(state, derived.facts, derived.readings, sample, self._limits, canary.answered),
                 window_s=derived.facts.seconds,
             )
@@ -88,7 +88,7 @@ class EngineJudge:
         gone = replace(
             self._enter(failed, at), sample=None, readings={}, evidence=(), advice=(), unknown=(), window_s=None
         )
-        return self._publish(replace(gone, advice=advise(failed, None, {}, None, {}, gone.role)))
+        return self._publish(replace(gone, advice=advise(failed, None, {}, None, {})))
 
     def _enter(self, state: State, at: float) -> EngineSnapshot:
         """The last snapshot moved to ``state``, with its time and spirals counted."""

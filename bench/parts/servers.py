@@ -19,6 +19,7 @@ def responses() -> list[bytes]:
     """Whole HTTP answers, in the order of the recording."""
     with gzip.open(RECORDING, "rt") as lines:
         bodies = [scrape["text"].encode() for scrape in map(json.loads, lines) if scrape["status"] == 200]
+    del bodies[0]  # before the first request a few series are missing: a server shows that once in its life
     head = "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: {}\r\n\r\n"
     return [head.format(len(body)).encode() + body for body in bodies]
 

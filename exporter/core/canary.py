@@ -1,7 +1,7 @@
 """What canary requests prove about a target: a time-out means stalled only if nothing moved since it was sent.
 
-Inputs: results of canaries, and samples. Output: a `Verdict`. Invariant: a slow server is never called stalled: any
-token, completion or KV growth on any engine since the canary was sent makes a time-out a mere latency sample.
+Inputs: results of canaries, and samples. Output: a `CanaryVerdict`. Invariant: a slow server is never called stalled:
+any token, completion or KV growth on any engine since the canary was sent makes a time-out a mere latency sample.
 """
 
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from exporter.core.snapshot import Canary
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CanaryVerdict:
     """Since when (epoch s) canaries go unanswered while nothing moves; and whether the last one was answered."""
 
     silent_since: float | None = None
     answered: bool = False
 
 
-NO_CANARY = Verdict()
+NO_CANARY = CanaryVerdict()
 
 
 class CanaryWatch:
@@ -40,7 +40,7 @@ class CanaryWatch:
         elif result.outcome == "timeout" and self._first_unanswered is None:
             self._first_unanswered = result
 
-    def feed(self, at: float, sample: TargetSample) -> Verdict:
+    def feed(self, at: float, sample: TargetSample) -> CanaryVerdict:
         """Take in a good scrape; what the canaries prove now."""
         before, self._before = self._before, sample
         if before is None or _moved(before, sample):
@@ -50,7 +50,7 @@ class CanaryWatch:
             # moved since it was sent, perhaps only at the start of its wait: a later time-out may still prove it
             silent = self._first_unanswered = None
         proven = silent is not None and at >= silent.sent_at + silent.took_s
-        return Verdict(
+        return CanaryVerdict(
             silent.sent_at if silent is not None and proven else None,
             self.last is not None and self.last.outcome == "ok",
         )

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from exporter.core import look, signals
 from exporter.core.advice import advise
-from exporter.core.canary import NO_CANARY, Verdict
+from exporter.core.canary import NO_CANARY, CanaryVerdict
 from exporter.core.evidence import evidence, unknowns
 from exporter.core.history import Episode, Progress, UsefulBaseline, UsualLatency
 from exporter.core.look import Look
@@ -42,7 +42,7 @@ class EngineJudge:
         self._now = EngineSnapshot(key, State.UNKNOWN, since=0.0, at=None)
 
     def observe(
-        self, at: float, sample: EngineSample, settings: Mapping[str, str], canary: Verdict = NO_CANARY
+        self, at: float, sample: EngineSample, settings: Mapping[str, str], canary: CanaryVerdict = NO_CANARY
     ) -> EngineSnapshot:
         """Judge a good sample taken at ``at`` (epoch s), with what canaries have proven of the server."""
         if self._window.push(at, sample):
@@ -113,7 +113,9 @@ class EngineJudge:
         self._now = snapshot
         return snapshot
 
-    def _derive(self, at: float, sample: EngineSample, settings: Mapping[str, str], canary: Verdict) -> Derived | None:
+    def _derive(
+        self, at: float, sample: EngineSample, settings: Mapping[str, str], canary: CanaryVerdict
+    ) -> Derived | None:
         """Readings and facts, or None while the window is too short to say anything."""
         seen = look.take(at, sample, settings, self._window, self._limits, self._role)
         if seen is None:

@@ -74,7 +74,7 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class BodyFacts:
     """What the body as a whole says: the era, its stems, the settings of its first engine."""
 
     era: str
@@ -108,10 +108,10 @@ class _Found:
         return max(self.models, key=lambda name: (name in self.running, self.models[name]), default="")
 
 
-def arrange(layout: Layout, exposition: Exposition) -> Facts:
+def arrange(layout: Layout, exposition: Exposition) -> BodyFacts:
     """Fill a layout from a body seen for the first time. Raises `ExpositionError`."""
     configs = _configs(exposition.series)
-    facts = _facts(exposition, configs)
+    facts = _body_facts(exposition, configs)
     found = _sort(exposition.series)
     layout.skeleton = exposition.skeleton
     layout.owners = [None] * len(exposition.series)
@@ -194,7 +194,7 @@ def _configs(series: Iterable[Series]) -> Configs:
     return configs
 
 
-def _fixed(config: Config, ranks: int, facts: Facts) -> dict[str, Any]:
+def _fixed(config: Config, ranks: int, facts: BodyFacts) -> dict[str, Any]:
     """What an engine's cache configuration says for as long as the server runs.
 
     ``num_gpu_blocks`` is the sum over the server's ranks and stands on each of them (vllm/v1/engine/core_client.py).
@@ -225,7 +225,7 @@ def _number(text: str | None) -> float | None:
     return number if 0 < number < float("inf") else None
 
 
-def _facts(exposition: Exposition, configs: Configs) -> Facts:
+def _body_facts(exposition: Exposition, configs: Configs) -> BodyFacts:
     vllm = [name for name in exposition.families if prefix_of(name)]
     stems = frozenset(map(stem, vllm))
     labels = frozenset(label for one in exposition.series for label in one.labels)
@@ -234,4 +234,4 @@ def _facts(exposition: Exposition, configs: Configs) -> Facts:
     config = next(iter(configs.values()), {})
     settings = {name: config[name][:64] for name in SETTINGS if config.get(name, "None") != "None"}
     unknown = frozenset(sorted(name[:128] for name in stems if not is_known(name))[:MAX_UNKNOWN])
-    return Facts(spoken, " ".join([spoken, *outer]), stems, unknown, settings)
+    return BodyFacts(spoken, " ".join([spoken, *outer]), stems, unknown, settings)

@@ -7,7 +7,7 @@ metrics don't). An engine that a good scrape no longer lists three times in a ro
 from collections.abc import Mapping
 from dataclasses import replace
 
-from exporter.core.balance import uneven
+from exporter.core.balance import say_uneven
 from exporter.core.canary import CanaryWatch
 from exporter.core.dialect import Layout, normalise
 from exporter.core.engine import EngineJudge
@@ -19,7 +19,6 @@ from exporter.core.snapshot import (
     Canary,
     EngineKey,
     EngineSnapshot,
-    Evidence,
     Role,
     Scrape,
     State,
@@ -88,7 +87,7 @@ class TargetJudge:
             engines.append(
                 judge.miss(scrape.at, None) if engine is None else judge.observe(scrape.at, engine, settings, canary)
             )
-        return self._snapshot(scrape, _say_uneven(engines), up=True, sample=sample)
+        return self._snapshot(scrape, say_uneven(engines), up=True, sample=sample)
 
     def _missed(self, scrape: Scrape, reason: str, detail: str) -> TargetSnapshot:
         self._errors[reason] = self._errors.get(reason, 0) + 1
@@ -153,22 +152,6 @@ class TargetJudge:
             canary=self._canaries.last,
             canaries=dict(self._canaries.counts) if self._canaries.last else {},
         )
-
-
-def _say_uneven(engines: list[EngineSnapshot]) -> list[EngineSnapshot]:
-    """The engines, those that queue while others of their model are free with a word on it."""
-    if len(engines) < 2:
-        return engines
-    models: dict[str, list[EngineSnapshot]] = {}
-    for engine in engines:
-        models.setdefault(engine.key.model_name, []).append(engine)
-    found = {model: uneven(own) for model, own in models.items()}
-    return [_with_word(engine, found[engine.key.model_name]) for engine in engines]
-
-
-def _with_word(engine: EngineSnapshot, found: tuple[frozenset[str], Evidence] | None) -> EngineSnapshot:
-    crowded = found is not None and engine.key.engine in found[0]
-    return replace(engine, evidence=(*engine.evidence, found[1])) if found is not None and crowded else engine
 
 
 class _Timeline:

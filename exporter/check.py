@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import BinaryIO
 
-from exporter import log as logs
 from exporter import recording
 from exporter.clock import Clock
 from exporter.core.snapshot import DOWN_REASONS, TargetSnapshot
 from exporter.core.thresholds import Thresholds
 from exporter.fetch import Fetcher
 from exporter.fleet import make_judge
+from exporter.log import Logger, get_logger
 from exporter.poller import Poller
 from exporter.target import Target
 
@@ -38,7 +38,7 @@ def hurried(limits: Thresholds, seconds: float) -> Thresholds:
 
 async def watch(targets: Sequence[Target], seconds: float, tell: Progress) -> list[TargetSnapshot]:
     """Scrape every target at its interval for ``seconds``; one where nothing ever answers is given up early."""
-    clock, log = Clock(), logs.get()
+    clock, log = Clock(), get_logger()
     end = clock.now() + seconds
     async with Fetcher(clock.now) as fetcher:
         pollers = [_poller(target, fetcher, clock, log, seconds) for target in targets]
@@ -58,7 +58,7 @@ async def watch(targets: Sequence[Target], seconds: float, tell: Progress) -> li
         return [poller.snapshot for poller in pollers if poller.snapshot is not None]
 
 
-def _poller(target: Target, fetcher: Fetcher, clock: Clock, log: logs.Logger, seconds: float) -> Poller:
+def _poller(target: Target, fetcher: Fetcher, clock: Clock, log: Logger, seconds: float) -> Poller:
     watched = replace(patient(target, seconds), thresholds=hurried(target.thresholds, seconds))
     return Poller(watched, fetcher.fetch, make_judge(watched), clock, log, "none", fetcher.ask)
 

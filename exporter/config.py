@@ -12,13 +12,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from exporter import strict_yaml
-from exporter.core.snapshot import Role
-from exporter.core.thresholds import Thresholds
-from exporter.discovery import DnsSource, FileSource, HttpSource, Source
-from exporter.explain import explain, show
-from exporter.flight import Flight
-from exporter.logs.config import LogsConfig
-from exporter.schema import (
+from exporter.config_file import (
     BasicAuth,
     DiscoveryConfig,
     File,
@@ -28,6 +22,12 @@ from exporter.schema import (
     TlsConfig,
     Watched,
 )  # fmt: skip
+from exporter.core.snapshot import Role
+from exporter.core.thresholds import Thresholds
+from exporter.discovery import DnsSource, FileSource, HttpSource, Source
+from exporter.explain import explain, show
+from exporter.flight import Flight
+from exporter.logs.config import LogsConfig
 from exporter.target import CanaryPlan, Credentials, Target, Tls
 
 MAX_CONFIG_BYTES = 8 * 1024 * 1024
@@ -185,7 +185,7 @@ def _source(entry: DiscoveryConfig) -> Source:
         sd = entry.http_sd
         who = _credentials(sd.bearer_token_file, sd.basic_auth)
         return HttpSource(sd.url, sd.refresh_interval, who, _tls(sd.tls))
-    assert entry.dns_sd is not None  # noqa: S101 - the schema lets nothing else through
+    assert entry.dns_sd is not None  # noqa: S101 - the model lets nothing else through
     dns = entry.dns_sd
     return DnsSource(tuple(dns.names), dns.type, dns.port, dns.refresh_interval)
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from exporter import log as logs
 from exporter import web
 from exporter.clock import Clock
 from exporter.config import Config, ConfigError
@@ -21,6 +20,7 @@ from exporter.core.snapshot import TargetSnapshot
 from exporter.fetch import Fetcher
 from exporter.fleet import Fleet
 from exporter.listener import Listener
+from exporter.log import Logger, get_logger
 from exporter.logs.config import LogsConfig
 from exporter.logwatch import LogWatch
 from exporter.roster import Roster
@@ -39,13 +39,13 @@ class Daemon:
     def __init__(
         self,
         load: LoadConfig,
-        log: logs.Logger | None = None,
+        log: Logger | None = None,
         shard: Shard = WHOLE,
         load_web: LoadWeb = WebConfig,
         clock: Clock | None = None,
     ) -> None:
         self._load, self._load_web, self._shard = load, load_web, shard
-        self._log = log or logs.get()
+        self._log = log or get_logger()
         self._clock = clock or Clock()
         self._fleet: Fleet | None = None
         self._stop = asyncio.Event()

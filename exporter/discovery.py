@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from exporter import log as logs
 from exporter.core.snapshot import Scrape
+from exporter.log import Logger
 from exporter.target import Credentials, Target, Tls, shown
 from exporter.target_groups import MAX_FOUND, Found, SourceError, parse_groups
 
@@ -58,7 +58,7 @@ Resolve = Callable[[str, str, int], Awaitable[list[str]]]  # name, type, port ->
 class Discovery:
     """Keeps one source's list, ``found``, fresh."""
 
-    def __init__(self, source: Source, fetch: Fetch, log: logs.Logger, resolve: Resolve | None = None) -> None:
+    def __init__(self, source: Source, fetch: Fetch, log: Logger, resolve: Resolve | None = None) -> None:
         self.found: list[Found] = []
         self._log = log
         self._reader = _reader(source, fetch, resolve or resolve_name)

@@ -9,13 +9,13 @@ import contextlib
 from collections.abc import Iterable, Mapping
 
 from exporter import canary
-from exporter import log as logs
 from exporter.clock import Clock
 from exporter.config import Config
 from exporter.core.snapshot import Scrape, TargetSnapshot
 from exporter.core.target import TargetJudge
 from exporter.fetch import Fetcher
 from exporter.flight import Flight, FlightRecorder
+from exporter.log import Logger
 from exporter.poller import Hear, Poller, phase
 from exporter.target import Target
 
@@ -37,7 +37,7 @@ def _silence(_: str) -> Mapping[str, str]:
 class Fleet:
     """The pollers of all targets. ``hear`` tells a target's settings from elsewhere, such as its log."""
 
-    def __init__(self, fetcher: Fetcher, clock: Clock, log: logs.Logger, hear: Hear = _silence) -> None:
+    def __init__(self, fetcher: Fetcher, clock: Clock, log: Logger, hear: Hear = _silence) -> None:
         self._fetcher, self._clock, self._log, self._hear = fetcher, clock, log, hear
         self._running: dict[str, tuple[Poller, list[asyncio.Task[None]]]] = {}
         self._histograms = ""

@@ -17,9 +17,9 @@ from pathlib import Path
 from threading import BoundedSemaphore
 from zlib import crc32
 
-from exporter import log as logs
 from exporter import recording
 from exporter.core.snapshot import Scrape, State, TargetSnapshot
+from exporter.log import Logger
 from exporter.tape import Tape, unroll
 
 TRIGGERS = frozenset({State.THRASHING, State.DEATH_SPIRAL, State.STALLED})
@@ -67,7 +67,7 @@ Submit = Callable[[Callable[[], None]], object]
 class FlightRecorder:
     """Watches every poll. ``submit`` runs the work on files, in order, away from the event loop."""
 
-    def __init__(self, flight: Flight, log: logs.Logger, submit: Submit | None = None) -> None:
+    def __init__(self, flight: Flight, log: Logger, submit: Submit | None = None) -> None:
         self._flight, self._log = flight, log
         self._worker = None if submit else ThreadPoolExecutor(1, thread_name_prefix="flight")
         self._submit: Submit = submit or self._worker.submit  # type: ignore[union-attr]

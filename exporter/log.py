@@ -38,13 +38,13 @@ def configure(level: str = "info", stream: TextIO | None = None) -> None:
     logging.basicConfig(level=logging.ERROR, format="%(message)s", stream=out)
 
 
-def get() -> Logger:
+def get_logger() -> Logger:
     """The program's logger."""
     logger: Logger = structlog.get_logger()
     return logger
 
 
-def poll(log: Logger, before: TargetSnapshot | None, now: TargetSnapshot) -> None:
+def tell_poll(log: Logger, before: TargetSnapshot | None, now: TargetSnapshot) -> None:
     """Tell what a poll changed: every engine that entered a state, and a target that began or ceased to answer."""
     known = {engine.key: engine.state for engine in before.engines} if before is not None else {}
     for engine in now.engines:

@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterator, Mapping
 
 from aiohttp import web
 
-from exporter import log as logs
 from exporter.clock import Clock
+from exporter.log import Logger
 from exporter.logs.config import LogsConfig
 from exporter.logs.families import Family, log_families
 from exporter.logs.reader import LogReader
@@ -23,7 +23,7 @@ SNAPSHOT_AGE_S = 1.0  # many targets ask for their settings at every poll
 class LogWatch:
     """The reader of the config in force, if that names any source."""
 
-    def __init__(self, clock: Clock, log: logs.Logger) -> None:
+    def __init__(self, clock: Clock, log: Logger) -> None:
         self._clock, self._log = clock, log
         self._config = LogsConfig()
         self._reader: LogReader | None = None

@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from math import ceil, floor
 from typing import Protocol
 
-from exporter import log as logs
 from exporter.clock import Clock
 from exporter.core.render import Families, Histograms, TargetRenderer
 from exporter.core.snapshot import Canary, Scrape, TargetSnapshot
+from exporter.log import Logger, tell_poll
 from exporter.target import Target
 
 MAX_TICK_S = 0.25
@@ -63,7 +63,7 @@ class Poller:
         fetch: Fetch,
         judge: Judge,
         clock: Clock,
-        log: logs.Logger,
+        log: Logger,
         histograms: Histograms = "all",
         ask: Ask | None = None,
         hear: Hear | None = None,
@@ -111,5 +111,5 @@ class Poller:
             self._log.error("poll_failed", target=self.target.name, error=f"{type(error).__name__}: {error}"[:300])
             return None
         before, self.snapshot = self.snapshot, now
-        logs.poll(self._log, before, now)
+        tell_poll(self._log, before, now)
         return now

@@ -8,11 +8,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import replace
 
-from exporter import log as logs
 from exporter.config import Config, Sourced
+from exporter.config_file import RESERVED_LABELS
 from exporter.core.snapshot import Role
 from exporter.discovery import Discovery, Fetch, Resolve, Source
-from exporter.schema import RESERVED_LABELS
+from exporter.log import Logger
 from exporter.shards import Shard
 from exporter.target import Target, parse_address
 from exporter.target_groups import Found
@@ -24,7 +24,7 @@ _MAX_SAID = 10
 class Roster:
     """Follows the config in force and its sources. ``changed`` is awaited when a source has news."""
 
-    def __init__(self, fetch: Fetch, log: logs.Logger, shard: Shard, resolve: Resolve | None = None) -> None:
+    def __init__(self, fetch: Fetch, log: Logger, shard: Shard, resolve: Resolve | None = None) -> None:
         self._fetch, self._log, self._shard, self._resolve = fetch, log, shard, resolve
         self._following: dict[Source, tuple[Discovery, asyncio.Task[None]]] = {}
         self._said: list[str] = []

@@ -8,7 +8,7 @@ from pydantic_core import PydanticCustomError
 
 from exporter import config
 from exporter.config import Config
-from exporter.schema import parse_duration
+from exporter.config_file import parse_duration
 from exporter.shards import Shard, parse_shard
 
 FILE = click.Path(dir_okay=False, path_type=Path)

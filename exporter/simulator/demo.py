@@ -17,10 +17,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from exporter import config, log, page, verdict
+from exporter import config, page, verdict
 from exporter.clock import Clock
 from exporter.core.snapshot import EngineSnapshot, State, TargetSnapshot
 from exporter.daemon import Daemon
+from exporter.log import get_logger
 from exporter.simulator.scenario import Scenario
 from exporter.simulator.server import SimulatedServer
 
@@ -66,7 +67,7 @@ async def run(
         watched = {"url": f"http://{host}:{port}", "name": scenario.name}
         settings = config.build("demo", {"listen": listen, "interval": interval, "targets": [watched]})
         settings = replace(settings, targets=(replace(settings.targets[0], timeout=_PATIENCE_S),))
-        daemon = Daemon(lambda: settings, log.get(), clock=clock)
+        daemon = Daemon(lambda: settings, get_logger(), clock=clock)
 
         async def tell(url: str) -> None:
             stage = Stage(scenario, url, lambda: clock.now() - begun, lambda: next(iter(daemon.snapshots), None))

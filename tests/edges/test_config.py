@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter import config, schema
+from exporter import config, config_file
 from exporter.config import Config, ConfigError
 from exporter.core.snapshot import Role
 from exporter.core.thresholds import Thresholds
@@ -109,10 +109,10 @@ def test_every_threshold_can_be_set_and_times_are_durations() -> None:
     for field in fields(Thresholds):
         number = field.default
         assert isinstance(number, int | float)
-        text = f'"{number:g}s"' if field.name in schema.TIMES else f"{number}"
+        text = f'"{number:g}s"' if field.name in config_file.TIMES else f"{number}"
         found = build(f"thresholds: {{{field.name}: {text}}}\ntargets: [a]")
         assert found.targets[0].thresholds == Thresholds()
-    assert {field.name for field in fields(Thresholds)} > schema.TIMES | schema.SHARES
+    assert {field.name for field in fields(Thresholds)} > config_file.TIMES | config_file.SHARES
 
 
 def test_windows_hold_at_least_four_scrapes_unless_the_file_says_otherwise() -> None:
@@ -186,12 +186,12 @@ def test_the_example_config_is_usable_and_mentions_every_key() -> None:
     assert loaded.targets
     text = path.read_text()
     models = (
-        schema.File,
-        schema.TargetConfig,
-        schema.DiscoveryConfig,
-        schema.FlightConfig,
-        schema.CanaryConfig,
-        schema.Limits,
+        config_file.File,
+        config_file.TargetConfig,
+        config_file.DiscoveryConfig,
+        config_file.FlightConfig,
+        config_file.CanaryConfig,
+        config_file.Limits,
     )
     for key in [key for model in models for key in model.model_fields]:
         assert f"{key}:" in text, key

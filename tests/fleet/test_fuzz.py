@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from exporter import config, schema
+from exporter import config, config_file
 from exporter.core.render import TargetRenderer, join
 from exporter.core.snapshot import SCRAPE_ERRORS, Scrape
 from exporter.core.target import TargetJudge
@@ -108,7 +108,8 @@ def test_no_log_line_whatever_breaks_the_reader(lines: list[bytes], step: int) -
 
 
 config_keys = st.sampled_from([
-    *schema.File.model_fields, "url", "name", "labels", "role", "tls", "ca_file", "files", "names", "directory", "x",
+    *config_file.File.model_fields, "url", "name", "labels", "role", "tls", "ca_file", "files", "names", "directory",
+    "x",
 ])  # fmt: skip
 config_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)

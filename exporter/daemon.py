@@ -19,13 +19,14 @@ from exporter.config import Config, ConfigError
 from exporter.core.snapshot import TargetSnapshot
 from exporter.fetch import Fetcher
 from exporter.fleet import Fleet
+from exporter.gate import Gate
 from exporter.listener import Listener
 from exporter.log import Logger, get_logger
 from exporter.logs.config import LogsConfig
 from exporter.logwatch import LogWatch
 from exporter.roster import Roster
 from exporter.shards import WHOLE, Shard
-from exporter.webconfig import Gate, WebConfig, WebConfigError
+from exporter.webconfig import WebConfig, WebConfigError
 
 RESOLVER_THREADS = 64  # a name lookup blocks its thread: many dead names must not keep live ones waiting
 

@@ -105,8 +105,7 @@ class Fetcher:
 
         Raises TimeoutError at the deadline (s), `CanaryError` where no answer came. Redirects are not followed.
         """
-        url = urlsplit(target.url)
-        address = url._replace(path=url.path.removesuffix("metrics") + path, query="").geturl()
+        address = _beside_metrics(target, path)
         request_id = CANARY_ID + secrets.token_hex(8)
         try:
             async with (
@@ -131,9 +130,7 @@ class Fetcher:
 
     async def _json(self, target: Target, path: str) -> dict[str, Any]:
         """A JSON object beside /metrics, or an empty one: this is a courtesy and never an error."""
-        url = urlsplit(target.url)
-        address = url._replace(path=url.path.removesuffix("metrics") + path, query="").geturl()
-        body = bytearray()
+        address, body = _beside_metrics(target, path), bytearray()
         try:
             async with asyncio.timeout(target.timeout):
                 await self._get(target, address, body)
@@ -211,6 +208,12 @@ def make_context(tls: Tls) -> ssl.SSLContext:
         # a password prompt would hang the daemon: an encrypted key is an error
         context.load_cert_chain(tls.cert_file, tls.key_file, password="")
     return context
+
+
+def _beside_metrics(target: Target, path: str) -> str:
+    """The address of ``path`` on the server whose metrics a target's URL names."""
+    url = urlsplit(target.url)
+    return url._replace(path=url.path.removesuffix("metrics") + path, query="").geturl()
 
 
 def _authorization(target: Target) -> dict[str, str]:

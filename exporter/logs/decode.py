@@ -164,9 +164,8 @@ class LineDecoder:
         message = self._envelope[0](record)
         if not isinstance(message, str):
             return _NO_SCHEMA
-        if (
-            message[:1] in ("{", "(", "\x1b") and depth < MAX_NESTING
-        ):  # a shipper put the whole line into its own record
+        # a shipper put the whole line into its own record
+        if message[:1] in ("{", "(", "\x1b") and depth < MAX_NESTING:
             return self._line(message.encode("utf-8", "replace"), read_at, depth + 1)
         level = self._envelope[2](record)
         return self._vllm.read(message, level if type(level) is str else "", self._envelope[1](record), read_at)

@@ -1,27 +1,25 @@
 """Log shapes as data: a YAML mapping of JMESPath expressions, checked once and compiled to plain functions.
 
 Input: mappings (shipped in ``schemas/``, or a user's). Output: `Schema`, which says whether it knows a record, and
-reads it. Invariant: a compiled path answers exactly as JMESPath does.
+reads it. Invariant: a mapping that cannot be used is refused before the first line is read.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import tzinfo
 from importlib import resources
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Any, Literal, Self
 
 import jmespath
 from jmespath.exceptions import JMESPathError
-from jmespath.visitor import TreeInterpreter
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from exporter import strict_yaml
 from exporter.logs import values
 from exporter.logs.events import RequestFinished
+from exporter.logs.paths import Getter, getter
 
-Getter = Callable[[Any], Any]
 SHIPPED = ("vllm", "litellm", "envoy_ai_gateway", "openai_usage")
-
 
 # Mapping field -> event field and how to read it; the fields that are not here are instants.
 _CONVERT: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
@@ -94,9 +92,8 @@ class Envelope(BaseModel):
 class LogMapping(BaseModel):
     """One log shape: of kind vllm with an ``envelope``, or of kind response with ``keys`` and ``fields``.
 
-    A record that has all of ``keys`` at its top level is of this shape.
-
-    ``skip``, ``failed`` and ``aborted`` are conditions: true for any value that JMESPath calls true.
+    A record that has all of ``keys`` at its top level is of this shape. ``skip``, ``failed`` and
+    ``aborted`` are conditions: true for any value that JMESPath calls true.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -212,81 +209,3 @@ def shipped(names: Iterable[str] = SHIPPED) -> list[Schema]:
         )
         for name in names
     ]
-
-
-def getter(path: str) -> Getter:
-    """A function that answers as ``jmespath.search(path, record)`` does.
-
-    Names, indices, literals, ``||``, ``&&``, ``!`` and ``==`` become plain look-ups, some ten times as fast; all else
-    is left to JMESPath, and may raise its errors.
-    """
-    return _function(cast("dict[str, Any]", jmespath.compile(path).parsed))
-
-
-def _function(node: dict[str, Any]) -> Getter:
-    parts = [_function(child) for child in node.get("children", ())]
-    match node["type"]:
-        case "field":
-            return _field(node["value"])
-        case "index":
-            return _index(node["value"])
-        case "literal":
-            return lambda _record: node["value"]
-        case "subexpression" | "index_expression":
-            return _chain(parts)
-        case "or_expression":
-            return _first_true(*parts)
-        case "and_expression":
-            return _both(*parts)
-        case "not_expression":
-            return lambda record: not values.truth(parts[0](record))
-        case "comparator" if node["value"] in ("eq", "ne"):
-            return _equal(parts[0], parts[1], wanted=node["value"] == "eq")
-    visit: Callable[[Any, Any], Any] = TreeInterpreter().visit
-    return lambda record: visit(node, record)
-
-
-def _field(name: str) -> Getter:
-    return lambda record: record.get(name) if type(record) is dict else None
-
-
-def _index(position: int) -> Getter:
-    def look_up(record: Any) -> Any:
-        return record[position] if type(record) is list and -len(record) <= position < len(record) else None
-
-    return look_up
-
-
-def _chain(steps: list[Getter]) -> Getter:
-    def look_up(record: Any) -> Any:
-        for step in steps:
-            record = step(record)
-            if record is None:
-                return None
-        return record
-
-    return look_up
-
-
-def _first_true(left: Getter, right: Getter) -> Getter:
-    def look_up(record: Any) -> Any:
-        value = left(record)
-        return value if value or values.truth(value) else right(record)
-
-    return look_up
-
-
-def _both(left: Getter, right: Getter) -> Getter:
-    def look_up(record: Any) -> Any:
-        value = left(record)
-        return right(record) if values.truth(value) else value
-
-    return look_up
-
-
-def _equal(left: Getter, right: Getter, wanted: bool) -> Getter:
-    def look_up(record: Any) -> Any:
-        one, other = left(record), right(record)
-        return (one == other and isinstance(one, bool) == isinstance(other, bool)) is wanted
-
-    return look_up

@@ -43,8 +43,7 @@ _NAMES = click.Choice([each.name for each in SCENARIOS])
 @click.option("--interval", type=click.FloatRange(min=0.1), default=5.0, show_default=True,
               help="Seconds between the scrapes of a recording.")  # fmt: skip
 def simulate(
-    name: str, listing: bool, host: str, port: int, speed: float, skip: float, dialect: str, seed: int,
-    repeat: bool,
+    name: str, listing: bool, host: str, port: int, speed: float, skip: float, dialect: str, seed: int, repeat: bool,
     log_requests: bool, quiet: bool, target: Path | None, interval: float,
 ) -> None:  # fmt: skip
     """Simulate a vLLM server: its metrics, its JSON log on standard output, and /v1/completions. No GPU."""

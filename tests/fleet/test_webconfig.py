@@ -12,8 +12,9 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter import webconfig
-from exporter.webconfig import Gate, WebConfigError, load, nobody
+from exporter import gate as gates
+from exporter.gate import Gate, nobody
+from exporter.webconfig import WebConfigError, load
 
 SECRET = "correct horse"
 HASH = bcrypt.hashpw(SECRET.encode(), bcrypt.gensalt(4)).decode()
@@ -109,19 +110,19 @@ def test_a_flood_of_guesses_is_turned_away_instead_of_queued(monkeypatch: pytest
             await release.wait()
             return False
 
-        monkeypatch.setattr(webconfig.asyncio, "to_thread", slow)
+        monkeypatch.setattr(gates.asyncio, "to_thread", slow)
         async with aiohttp.ClientSession() as session:
 
             async def guess(n: int) -> int:
                 async with session.get(url, headers=basic("ann", str(n))) as response:
                     return response.status
 
-            guesses = [asyncio.create_task(guess(n)) for n in range(webconfig.MAX_WAITING + 5)]
+            guesses = [asyncio.create_task(guess(n)) for n in range(gates.MAX_WAITING + 5)]
             done, _ = await asyncio.wait(guesses, return_when=asyncio.FIRST_COMPLETED)
             assert {task.result() for task in done} == {503}
             release.set()
             answers = await asyncio.gather(*guesses)
-        assert sorted(answers) == [401] * webconfig.MAX_WAITING + [503] * 5
+        assert sorted(answers) == [401] * gates.MAX_WAITING + [503] * 5
 
     asyncio.run(serve(Gate(USERS), story))
 
@@ -135,7 +136,7 @@ def test_what_is_remembered_is_bounded_and_holds_no_password() -> None:
             assert await status(url, basic(name, SECRET)) == 200
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(webconfig, "MAX_VERIFIED", 10)
+        patch.setattr(gates, "MAX_VERIFIED", 10)
         asyncio.run(serve(gate, story))
     assert len(gate._verified) == 10
     assert SECRET not in repr(vars(gate))
@@ -143,8 +144,8 @@ def test_what_is_remembered_is_bounded_and_holds_no_password() -> None:
 
 @given(st.one_of(st.text(max_size=80), st.binary(max_size=200).map(lambda b: "Basic " + base64.b64encode(b).decode())))
 def test_no_header_whatever_breaks_the_gate(header: str) -> None:
-    decoded = webconfig._decode(header)
-    assert decoded is None or len(decoded[1]) <= webconfig.MAX_PASSWORD
+    decoded = gates._decode(header)
+    assert decoded is None or len(decoded[1]) <= gates.MAX_PASSWORD
 
 
 # the file

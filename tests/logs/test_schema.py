@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from exporter.logs.config import MappingError, load_schemas
 from exporter.logs.decode import LineDecoder
 from exporter.logs.events import RequestFinished
-from exporter.logs.schema import SHIPPED, LogMapping, compile_schema, getter, shipped
+from exporter.logs.paths import getter
+from exporter.logs.schema import SHIPPED, LogMapping, compile_schema, shipped
 
 NOW = 1_790_000_000.0
 LITELLM = {

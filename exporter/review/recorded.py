@@ -35,6 +35,7 @@ _FIELDS = {
     "generation_tokens_total": "generation_tokens", "prompt_tokens_total": "prompt_tokens",
     "prompt_tokens_computed_total": "prompt_tokens_computed", "preemptions_total": "preemptions",
     "prefix_cache_queries_total": "prefix_cache_queries", "prefix_cache_hits_total": "prefix_cache_hits",
+    "rejected_requests_total": "rejections",
     "requests_running": "running", "requests_waiting": "waiting", "kv_cache_usage_ratio": "kv_usage",
 }  # fmt: skip
 
@@ -82,7 +83,11 @@ def telemetry(
     if not tracks:
         raise NothingRecordedError(f"{path}: no vLLM engine in this recording")
     grid, states = _grids(tracks)
-    return Telemetry(grid, states, grid, {key: _engine(track, grid, states) for key, track in tracks.items()}, known)
+    engines = {key: _engine(track, grid, states) for key, track in tracks.items()}
+    for key in sorted(engines)[1:]:
+        # One number a server, which every engine's sample repeats.
+        engines[key].counters.pop(("rejected_requests_total", ""), None)
+    return Telemetry(grid, states, grid, engines, known)
 
 
 def _grids(tracks: Mapping[EngineId, _Track]) -> tuple[Grid, Grid]:

@@ -5,20 +5,22 @@ that it worked. Never advise lowering gpu_memory_utilization against preemption:
 """
 
 from alerts.model import Runbook
+from alerts.promql import metric
 
-# In every query TARGET, MODEL and ENGINE stand for the labels of the alert.
+# ``{name}`` in a text is that limit or threshold of the config (see `runbook`). In every query TARGET, MODEL and ENGINE
+# stand for the labels of the alert.
 VICTIM = 'target="TARGET",model_name="MODEL",engine="ENGINE"'
 MODEL = 'model_name="MODEL"'
 
 
 def victim(name: str, more: str = "") -> str:
     """The victim's own series, folded over producers."""
-    return f"max(vllm_vitals_{name}{{{VICTIM}{more}}})"
+    return f"max({metric(name)}{{{VICTIM}{more}}})"
 
 
 STATE_NOW = (
     "The state of every engine of the model",
-    f"max by (target, engine, state) (vllm_vitals_state{{{MODEL}}}) == 1",
+    f"max by (target, engine, state) ({metric('state')}{{{MODEL}}}) == 1",
 )
 R_NOW = ("R, preemptions per finished request (healthy: below 0.25)", victim("preemptions_per_completion"))
 TAX = ("The share of the work that is done again", victim("recompute_tax_ratio"))
@@ -27,11 +29,11 @@ KV_MAX = (
     "KV cache, highest over the window (the instant value dips while victims free blocks)",
     victim("kv_cache_usage_max_ratio"),
 )
-WAITING = ("Who waits, and for what", f"max by (reason) (vllm_vitals_requests_waiting{{{VICTIM}}})")
+WAITING = ("Who waits, and for what", f"max by (reason) ({metric('requests_waiting')}{{{VICTIM}}})")
 RUNNING = ("Requests running", victim("requests_running"))
 WAIT = ("How long a new request must expect to wait", victim("expected_wait_seconds"))
-RESTARTS = ("Restarts in the last hour", f"max(resets(vllm_vitals_generation_tokens_total{{{VICTIM}}}[1h]))")
-ADVICE = ("Advice in force (needs the exporter)", f"max by (knob, direction) (vllm_vitals_advice{{{VICTIM}}}) == 1")
+RESTARTS = ("Restarts in the last hour", f"max(resets({metric('generation_tokens_total')}{{{VICTIM}}}[1h]))")
+ADVICE = ("Advice in force (needs the exporter)", f"max by (knob, direction) ({metric('advice')}{{{VICTIM}}}) == 1")
 CAP = (
     "The cap to set at the gateway: 0.9 times what ran while the cache was full",
     f"floor(0.9 * avg_over_time(({victim('requests_running')} and {victim('kv_cache_usage_ratio')} >= 0.9)[5m:15s]))",
@@ -53,9 +55,10 @@ PAGES: dict[str, Runbook] = {
     "VLLMDeathSpiral": Runbook(
         meaning="The KV cache cannot hold what the scheduler admitted. It evicts a running request, puts it back in "
         "the queue, computes its tokens again, and evicts it again. R (preemptions per finished request) is at least "
-        "1 and at least 40 % of the work is repetition; or ten and more preemptions in a minute come with no token at "
-        "all for 30 s; or with less than a third of the tokens made before. vLLM logs nothing about it, and its own "
-        "counters leave the repeated work out.",
+        "{spiral_preemptions_per_completion} and at least {spiral_recompute_tax:share} of the work is repetition; or "
+        "{min_preemptions} or more preemptions within {fast_window:time} come with no token at all for "
+        "{spiral_silence:time}; or with at most {spiral_generation_share:share} of the tokens made before. vLLM logs "
+        "nothing about it, and its own counters leave the repeated work out.",
         impact="The server answers health checks and looks busy. Users see first tokens late, answers that stop for "
         "seconds in the middle, and time-outs. Their retries add load, so it seldom ends by itself.",
         diagnosis=(
@@ -69,10 +72,11 @@ PAGES: dict[str, Runbook] = {
         mitigation=_EVICTING_STEPS,
     ),
     "VLLMThrashing": Runbook(
-        meaning="Evictions feed on themselves: R is at least 0.5, or one finished request in ten was preempted twice "
-        "or more, and the queue does not drain. Thrashing alone is not proof of harm (a thrashing server was measured "
-        "to do more work than an idle cautious one), so it is a ticket; it pages once an SLO burns, or once the "
-        "expected wait has been above the objective and rising for ten minutes.",
+        meaning="Evictions feed on themselves: R is at least {thrash_preemptions_per_completion}, or "
+        "{thrash_repeat_ratio:share} of the finished requests were preempted twice or more, and the queue does not "
+        "drain. Thrashing alone is not proof of harm (a thrashing server was measured to do more work than an idle "
+        "cautious one), so it is a ticket; it pages once an SLO burns, or once the expected wait has been above the "
+        "objective and rising for {thrash_rise_seconds:time}.",
         impact="Answers pause in the middle, and the queue grows. It can tip into a death spiral when prompts get "
         "longer.",
         diagnosis=(
@@ -84,10 +88,10 @@ PAGES: dict[str, Runbook] = {
         limits=("ttft_objective_seconds", "thrash_rise_seconds", "thrash_for"),
     ),
     "VLLMStalled": Runbook(
-        meaning="There is work, and for 45 s nothing moved: no generated token, no prompt token, no engine step, no "
-        "new maximum of the KV cache (a long prefill moves only that). Before the first completion after a start the "
-        "limit is 180 s, since compilation takes time. With the canary switched on, an unanswered canary request says "
-        "the same.",
+        meaning="There is work, and for {stall_after:time} nothing moved: no generated token, no prompt token, no "
+        "engine step, no new maximum of the KV cache (a long prefill moves only that). Before the first completion "
+        "after a start the limit is {stall_after_start:time}, since compilation takes time. With the canary switched "
+        "on, an unanswered canary request says the same.",
         impact="Every request on this engine hangs. /health and /metrics usually still answer 200, so nothing else "
         "will notice.",
         diagnosis=(
@@ -118,10 +122,10 @@ PAGES: dict[str, Runbook] = {
         ),
         queries=(
             STATE_NOW,
-            ("Which targets answer", "max by (target) (vllm_vitals_target_up)"),
+            ("Which targets answer", f"max by (target) ({metric('target_up')})"),
             (
                 "When each was last read (needs the exporter)",
-                "time() - max by (target) (vllm_vitals_last_scrape_timestamp_seconds)",
+                f"time() - max by (target) ({metric('last_scrape_timestamp_seconds')})",
             ),
         ),
         mitigation=(
@@ -151,8 +155,8 @@ PAGES: dict[str, Runbook] = {
                 "How fast each SLO burns over the last hour",
                 f"max by (slo) (model:vllm_vitals_slo_burn:ratio1h{{{MODEL}}})",
             ),
-            ("The longest expected wait of any engine", f"max(vllm_vitals_expected_wait_seconds{{{MODEL}}})"),
-            ("Mean output length now", f"max(vllm_vitals_output_tokens_mean{{{MODEL}}})"),
+            ("The longest expected wait of any engine", f"max({metric('expected_wait_seconds')}{{{MODEL}}})"),
+            ("Mean output length now", f"max({metric('output_tokens_mean')}{{{MODEL}}})"),
         ),
         mitigation=(
             "Follow the runbook of the worst engine's state, if one is in trouble.",

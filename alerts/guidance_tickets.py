@@ -16,6 +16,7 @@ from alerts.guidance import (
     victim,
 )
 from alerts.model import Runbook
+from alerts.promql import metric
 
 _PREEMPTIONS = ("Preemptions per second", victim("preemptions_per_second"))
 _GAPS = ("Gaps over 1 s in answers, per second (where preemption really shows)", victim("stall_gaps_per_second"))
@@ -23,13 +24,13 @@ _OUTPUT = ("Mean output length", victim("output_tokens_mean"))
 _PROMPT = ("Mean prompt length", victim("prompt_tokens_mean"))
 _ERRORS = (
     "Failed scrapes by reason",
-    'sum by (reason) (max by (target, reason) (rate(vllm_vitals_scrape_errors_total{target="TARGET"}[5m]))) > 0',
+    f'sum by (reason) (max by (target, reason) (rate({metric("scrape_errors_total")}{{target="TARGET"}}[5m]))) > 0',
 )
 
 TICKETS: dict[str, Runbook] = {
     "VLLMPreempting": Runbook(
-        "Requests have been evicted for half an hour, and most still finish after one eviction. Healthy servers were "
-        "measured with 7 to 20 % of their requests preempted; this alone is no emergency.",
+        "Requests have been evicted for {preempting_for:time}, and most still finish after one eviction. Healthy "
+        "servers were measured with 7 to 20 % of their requests preempted; this alone is no emergency.",
         "Single answers pause for seconds. Throughput loses a few per cent.",
         (
             "Does R rise from day to day? Then thrashing is near.",
@@ -45,8 +46,9 @@ TICKETS: dict[str, Runbook] = {
         ("preempting_for",),
     ),
     "VLLMKVPressure": Runbook(
-        "At its highest within each minute, the KV cache has been at or above 90 % for an hour. A full cache is not "
-        "wrong in itself: it is what you paid for. It says that the next longer prompt will evict somebody.",
+        "At its highest within each minute, the KV cache has been at or above {kv_pressure_ratio:share} for "
+        "{kv_pressure_for:time}. A full cache is not wrong in itself: it is what you paid for. It says that the next "
+        "longer prompt will evict somebody.",
         "None yet.",
         ("Is demand above 1? Then the waiting requests would not fit.", "Do prompts or outputs grow?"),
         (KV_MAX, ("KV usage if every waiting request ran too", victim("kv_cache_demand_ratio")), _PROMPT, _OUTPUT),
@@ -54,9 +56,9 @@ TICKETS: dict[str, Runbook] = {
         ("kv_pressure_for",),
     ),
     "VLLMTailDivergence": Runbook(
-        "The slowest one in a hundred answers comes at least four times slower per token than the median. The ratio "
-        "is the lower bound that the histogram's buckets allow, so it is not an artefact of interpolation. Needs the "
-        "exporter.",
+        "The slowest one in a hundred answers comes at least {tail_ratio} times slower per token than the median. The "
+        "ratio is the lower bound that the histogram's buckets allow, so it is not an artefact of interpolation. "
+        "Needs the exporter.",
         "A few users see a server that others call fast.",
         (
             "Do preemptions or gaps over 1 s rise with it? Then it is preemption.",
@@ -89,7 +91,7 @@ TICKETS: dict[str, Runbook] = {
             (
                 "By route and cap (needs logs)",
                 "sum by (route, cap) (max by (route, source, cap) "
-                f"(rate(vllm_vitals_log_truncated_responses_total{{{MODEL}}}[30m])))",
+                f"(rate({metric('log_truncated_responses_total')}{{{MODEL}}}[30m])))",
             ),
         ),
         (
@@ -107,10 +109,10 @@ TICKETS: dict[str, Runbook] = {
             (
                 "Cut while thinking, by route",
                 "sum by (route) (max by (route, source) "
-                f"(rate(vllm_vitals_log_reasoning_truncated_total{{{MODEL}}}[30m])))",
+                f"(rate({metric('log_reasoning_truncated_total')}{{{MODEL}}}[30m])))",
             ),
-            ("Thinking, p90 by route", f"max by (route) (vllm_vitals_log_reasoning_tokens_p90{{{MODEL}}})"),
-            ("Answer after it, p90 by route", f"max by (route) (vllm_vitals_log_answer_tokens_p90{{{MODEL}}})"),
+            ("Thinking, p90 by route", f"max by (route) ({metric('log_reasoning_tokens_p90')}{{{MODEL}}})"),
+            ("Answer after it, p90 by route", f"max by (route) ({metric('log_answer_tokens_p90')}{{{MODEL}}})"),
         ),
         (
             "Thinking and answer share one max_tokens (the coupling tax), so give each its own room: a thinking "
@@ -145,8 +147,8 @@ TICKETS: dict[str, Runbook] = {
         ("ttft_objective_seconds", "queue_for"),
     ),
     "VLLMStarvedDecode": Runbook(
-        "Tokens come at least three times slower than usual while prompts take five times more work than answers; "
-        "nothing is preempted.",
+        "Tokens come at least {starved_latency_factor} times slower than usual while prompts take "
+        "{starved_prefill_factor} times more work than answers; nothing is preempted.",
         "Answers that had started crawl while somebody's long prompt is read.",
         (
             "Which client sends the long prompts?",
@@ -201,12 +203,12 @@ TICKETS: dict[str, Runbook] = {
         "The configuration sets a default, and the start-up log shows that vLLM did not take it over. Needs logs.",
         "Requests that rely on the default get another value, often a far longer max_tokens.",
         ("Is the key spelled as vLLM spells it?", "Does the model's generation_config.json set it too?"),
-        (("Settings dropped", "max by (target, name) (vllm_vitals_server_setting_overridden) == 0"),),
+        (("Settings dropped", f"max by (target, name) ({metric('server_setting_overridden')}) == 0"),),
         ("Correct the key, restart one replica, and see that the series turns to 1.",),
     ),
     "VLLMDPImbalance": Runbook(
-        "One data-parallel rank has at least three times the requests of the calmest rank of the same server, for "
-        "half an hour.",
+        "One data-parallel rank has at least {imbalance_factor} times the requests of the calmest rank of the same "
+        "server, for {imbalance_for:time}.",
         "The busy rank queues or evicts while others idle: the fleet looks half empty and is slow.",
         (
             "Does the balancer pin sessions or prefixes to ranks?",
@@ -217,7 +219,7 @@ TICKETS: dict[str, Runbook] = {
                 "Requests by rank",
                 'max by (engine) (engine:vllm_vitals_work:requests{target="TARGET",model_name="MODEL"})',
             ),
-            ("State by rank", 'max by (engine, state) (vllm_vitals_state{target="TARGET",model_name="MODEL"}) == 1'),
+            ("State by rank", f'max by (engine, state) ({metric("state")}{{target="TARGET",model_name="MODEL"}}) == 1'),
         ),
         (
             "Loosen the pinning at the balancer.",
@@ -242,7 +244,8 @@ TICKETS: dict[str, Runbook] = {
         ("blind_for",),
     ),
     "VLLMEngineDown": Runbook(
-        "Nothing has answered at this target for ten minutes: connection refused, or its name does not resolve.",
+        "Nothing has answered at this target for {engine_down_for:time}: connection refused, or its name does not "
+        "resolve.",
         "Other engines of the model carry its load; if there are none, VLLMModelUnavailable pages.",
         (
             "What does its log end with?",
@@ -265,14 +268,14 @@ TICKETS: dict[str, Runbook] = {
         ("asleep_for",),
     ),
     "VLLMEngineSilent": Runbook(
-        "The engine has made no token for five minutes while the median of at least two peers of its model has. Its "
-        "own metrics may look idle: a frozen engine behind a living API server looks exactly so.",
+        "The engine has made no token for {silent_seconds:time} while the median of at least two peers of its model "
+        "has. Its own metrics may look idle: a frozen engine behind a living API server looks exactly so.",
         "Either its requests hang, or it is paid for and unused.",
         ("Does a request sent to it directly get an answer?", "Does the gateway think that it is healthy?"),
         (
             (
                 "Tokens per second by engine",
-                f"max by (target, engine) (rate(vllm_vitals_generation_tokens_total{{{MODEL}}}[5m]))",
+                f"max by (target, engine) (rate({metric('generation_tokens_total')}{{{MODEL}}}[5m]))",
             ),
             RUNNING,
             WAITING,
@@ -292,7 +295,7 @@ META: dict[str, Runbook] = {
         "within the day.",
         "The servers that only it watched are unwatched. Silence from them proves nothing.",
         ("Is its process there? What does its log end with?", "Can Prometheus reach it?"),
-        (("Exporters and their versions", "max by (version) (vllm_vitals_build_info)"),),
+        (("Exporters and their versions", f"max by (version) ({metric('build_info')})"),),
         ("Restart it.", "Run two: rules fold them, so nothing pages twice."),
     ),
     "VLLMExporterStale": Runbook(
@@ -301,8 +304,8 @@ META: dict[str, Runbook] = {
         "Alerts on this server may be late.",
         ("Is its CPU at the limit?", "Do scrapes take as long as the interval?"),
         (
-            ("Age of the last scrape", "time() - max by (target) (vllm_vitals_last_scrape_timestamp_seconds)"),
-            ("Duration of a scrape", "max by (target) (vllm_vitals_scrape_duration_seconds)"),
+            ("Age of the last scrape", f"time() - max by (target) ({metric('last_scrape_timestamp_seconds')})"),
+            ("Duration of a scrape", f"max by (target) ({metric('scrape_duration_seconds')})"),
         ),
         ("Restart it.", "Shard the targets (`--shard 1/2`, `--shard 2/2`)."),
         ("stale_seconds",),
@@ -312,8 +315,8 @@ META: dict[str, Runbook] = {
         "None as long as no vital sign went absent.",
         ("Which vital signs are absent since the upgrade?",),
         (
-            ("Unknown families by server", "max by (target) (vllm_vitals_unknown_vllm_families) > 0"),
-            ("Versions", "max by (target, version) (vllm_vitals_server_info)"),
+            ("Unknown families by server", f"max by (target) ({metric('unknown_vllm_families')}) > 0"),
+            ("Versions", f"max by (target, version) ({metric('server_info')})"),
         ),
         (
             "Upgrade the exporter. If there is no newer release, report the version and a recording (`vllm-vitals "

@@ -1,5 +1,6 @@
 """What is committed is what the code builds; the linter finds what it should; mistakes in a config are named."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -154,6 +155,15 @@ def test_an_override_reaches_rule_text_and_runbook() -> None:
     assert "limit 50%" in texts["out/alerts.yml"]
     assert "team: serving" in texts["out/alerts.yml"]
     assert "`truncated_ratio` = 0.5" in texts["runbooks/VLLMResponsesTruncated.md"]
+
+
+def test_runbooks_print_the_thresholds_of_the_config_and_nothing_unfilled() -> None:
+    texts = outputs(parse({"thresholds": {"stall_after": 90.0, "thrash_repeat_ratio": 0.2}}))
+    assert "for 90 seconds nothing moved" in texts["runbooks/VLLMStalled.md"]
+    assert "or 20% of the finished requests" in texts["runbooks/VLLMThrashing.md"]
+    books = "\n".join(text for name, text in texts.items() if name.startswith("runbooks/"))
+    prose = re.sub(r"```promql.*?```", "", books, flags=re.DOTALL)
+    assert not [line for line in prose.splitlines() if "{" in line or ".. |" in line]
 
 
 def test_the_example_in_the_documents_is_a_valid_config() -> None:

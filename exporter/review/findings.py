@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from exporter.core.snapshot import State
 from exporter.review import words
 from exporter.review.grid import DAY
+from exporter.review.load import FULL
 
 if TYPE_CHECKING:
     from exporter.review.report import ModelReview
@@ -116,7 +117,7 @@ def _cache(model: "ModelReview") -> Iterator[Finding]:
             f"KV demand was above the cache ({words.share(room.demand.p95)} at p95): what waits would not fit. "
             "Fewer long requests, or more engines.",
         )
-    elif room.kv.p95 is not None and room.kv.p95 >= 0.9:
+    elif room.kv.p95 is not None and room.kv.p95 >= FULL:
         yield Finding(
             "watch",
             "headroom",
@@ -188,7 +189,7 @@ def _trends(model: "ModelReview") -> Iterator[Finding]:
             yield Finding(
                 level,
                 "trend",
-                f"{trend.what} reaches its limit in about {days:.0f} days (not before {first:.0f}), "
+                f"{trend.what}: reaches its limit in about {days:.0f} days ({first:.0f} at the earliest), "
                 "if it goes on like this.",
             )
 

@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan, nan
 
+from exporter.core.thresholds import Thresholds
 from exporter.review.grid import Grid
 from exporter.review.telemetry import EngineId, EngineSeries, added, known, mean, ranked, unknown
 
 HOUR = 3600.0
-FULL = 0.9  # KV usage from which the next burst evicts; the states' kv_pressure uses the same
+FULL = Thresholds().kv_pressure_ratio  # KV usage from which the next burst evicts
 Engines = Mapping[EngineId, EngineSeries]
 
 

@@ -11,6 +11,7 @@ from exporter.core.snapshot import Reading
 from exporter.review import change, knee, latency, load, money, promises, shape, slots, troubles
 from exporter.review.findings import RANK, Finding, Level, findings, worst
 from exporter.review.grid import DAY
+from exporter.review.promises import Promise
 from exporter.review.settings import ReviewSettings
 from exporter.review.telemetry import EngineId, EngineSeries, Missing, Setting, Telemetry, known, mean
 from exporter.review.trend import Trend, trend
@@ -61,7 +62,7 @@ class ModelReview:
     tails: Mapping[str, latency.Tail]
     gap: latency.Gap
     by_length: list[latency.LengthClass]
-    promises: list[promises.Promise]
+    promises: list[Promise]
     knee: knee.Knee
     shape: shape.Shape
     slots: slots.SlotsAdvice
@@ -96,6 +97,12 @@ class ModelReview:
             target: {key: value for key, value in own.items() if key not in common}
             for target, own in self.settings.items()
         }
+
+    @property
+    def tightest(self) -> Promise | None:
+        """The promise with least error budget left, of those that were observed."""
+        left = [(each.budget_left.lower, each) for each in self.promises if each.budget_left.lower is not None]
+        return min(left, key=lambda pair: pair[0])[1] if left else None
 
     @property
     def verdict(self) -> Level:

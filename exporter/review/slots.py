@@ -65,7 +65,7 @@ def _fewer(room: Headroom, running: float) -> SlotsAdvice:
         )
     value = max(1, floor(0.9 * running))
     cap = (
-        "" if slots is None else f"; 25 % off the cap of {slots:.0f}, which running never reaches, would change nothing"
+        f"; 25 % off the cap of {slots:.0f}, not reached while the cache is full, would change nothing" if slots else ""
     )
     return SlotsAdvice(
         "down", value, f"0.9 x {running:.1f}, the mean running while the KV cache is at 90 % and more{cap}"

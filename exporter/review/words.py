@@ -64,7 +64,7 @@ def reading(value: Reading, how: str = "seconds") -> str:
     if low is not None and high == inf:
         return f"above {say(low)}"
     if low is not None and high is not None:
-        return f"up to {say(high)}" if low == 0 else f"{say(low)} – {say(high)}"
+        return f"up to {say(high)}" if low == 0 else f"{say(low)} {'to' if low < 0 else '–'} {say(high)}"
     return NOT_KNOWN
 
 
@@ -100,6 +100,18 @@ def prediction(value: float | None, error: float, name: str) -> str:
     return f"{text} ±{SPACE}{error:.0%}".replace("%", f"{SPACE}%") if error <= 1 else f"({text})"
 
 
+def room(value: float | None, unit: str = "") -> str:
+    """What is left; where it is less than nothing, what is short."""
+    return f"short by {number(-value, unit)}" if value is not None and value < 0 else number(value, unit)
+
+
+def gone(value: Reading) -> str:
+    """The share of a distance that goes away, or that it grows instead."""
+    if value.value is not None and value.value < 0:
+        return f"none (it is {share(-value.value)} wider there)"
+    return why(value, "share")
+
+
 def state(name: str) -> str:
     """A state as words."""
     return name.replace("_", " ")
@@ -108,5 +120,5 @@ def state(name: str) -> str:
 FILTERS = {
     "number": number, "share": share, "change": change, "seconds": seconds, "reading": reading, "why": why,
     "when": when,
-    "day": day, "money": money, "state": state,
+    "day": day, "money": money, "state": state, "room": room, "gone": gone,
 }  # fmt: skip

@@ -8,8 +8,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+from alerts.config import Limits
 from exporter.core.snapshot import Reading
-from exporter.review import render_html, render_json, render_text, words
+from exporter.review import findings, promises, render_html, render_json, render_text, words
 from exporter.review.charts import album
 from exporter.review.report import Review
 from exporter.review.telemetry import EngineId, Telemetry
@@ -106,6 +107,36 @@ def test_markdown_and_html_show_the_same_figures(the_week: Week, page: str) -> N
             assert shown in text
             assert shown in page
     assert "nan" not in re.sub(r"[a-z]*nan[a-z]+|[a-z]+nan", "", text)
+
+
+def test_the_first_page_says_what_the_fleet_costs_and_lacks(the_week: Week, page: str) -> None:
+    first = page.partition('<section class="model"')[0]
+    for model in the_week.review.models:
+        bill, tightest = model.money, model.tightest
+        assert words.money(bill.cost_per_million_generated, "USD") in first
+        assert words.money(bill.knee_cost_per_million_generated, "USD") in first
+        assert f"{words.number(bill.engines)} / {words.number(bill.engines_needed)}" in first
+        assert words.room(bill.headroom_requests_per_hour, "requests/h") in first
+        assert bill.lost_gpu_hours
+        assert f"{words.number(bill.lost_gpu_hours[0])} – {words.number(bill.lost_gpu_hours[2])}" in first
+        assert tightest
+        assert words.reading(tightest.budget_left, "share") in first
+        assert all((p.budget_left.lower or 0) >= (tightest.budget_left.lower or 0) for p in model.promises)
+
+
+def test_what_is_less_than_nothing_is_said_in_words() -> None:
+    assert words.room(-201.0, "requests/h") == f"short by 201{words.SPACE}requests/h"
+    assert words.room(201.0, "requests/h") == f"201{words.SPACE}requests/h"
+    assert words.room(None) == words.NOT_KNOWN
+    assert words.gone(Reading(-0.032)) == f"none (it is 3.2{words.SPACE}% wider there)"
+    assert words.gone(Reading(0.7)) == f"70{words.SPACE}%"
+    assert words.reading(Reading(None, -43.0, -12.0), "share") == f"-4,300{words.SPACE}% to -1,200{words.SPACE}%"
+
+
+def test_limits_that_alerts_have_too_are_the_same() -> None:
+    alerts = Limits()
+    assert alerts.truncated_ratio == findings.TRUNCATED_ACT
+    assert alerts.assumption_factor == promises.ASSUMPTION_FACTOR
 
 
 def test_tables_of_markdown_are_whole(the_week: Week) -> None:

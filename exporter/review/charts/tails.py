@@ -73,5 +73,5 @@ def _sentence(model: ModelReview) -> str:
         f"slower than one in {words.reading(tpot.p99)}."
     )
     if gap.value is not None:
-        text += f" {words.share(gap.value)} of the distance from p50 to p99 goes away in windows without preemption."
+        text += f" Of the distance from p50 to p99, {words.gone(gap)} goes away in windows without preemption."
     return text + " Flat stretches are a bucket's edge: histograms cannot say it finer."

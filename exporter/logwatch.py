@@ -1,19 +1,21 @@
 """The log reader beside the fleet: started, replaced and stopped as the config says.
 
-Input: the ``logs`` section. Outputs: samples for /metrics, settings for the targets' judges, the push route. Invariant:
-an unchanged section keeps its reader, so a reload loses no line and counts none twice.
+Input: the ``logs`` section. Outputs: samples for /metrics, settings for the targets' judges, lines for the page, the
+push route. Invariant: an unchanged section keeps its reader, so a reload loses no line and counts none twice.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from aiohttp import web
 
 from exporter.clock import Clock
+from exporter.core.snapshot import Reading, TargetSnapshot, absent
 from exporter.log import Logger
 from exporter.logs.config import LogsConfig
 from exporter.logs.families import Family, log_families
+from exporter.logs.join import truncation_views
 from exporter.logs.reader import LogReader
 from exporter.logs.snapshot import LogSnapshot
 
@@ -63,6 +65,21 @@ class LogWatch:
             return {}
         known = {name: value for name, value in server.settings.items() if value is not None}
         return {name: str(int(value) if isinstance(value, bool) else value)[:200] for name, value in known.items()}
+
+    def truncation(self, target: TargetSnapshot) -> Mapping[str, Sequence[str]]:
+        """By model name, what metrics and logs say of the share cut at a cap, where both can; "" is any model."""
+        snapshot = self._snapshot()
+        if snapshot is None:
+            return {}
+        ratios: dict[str, Reading] = {}
+        for engine in target.engines:
+            model, ratio = engine.key.model_name, engine.readings.get("truncated_ratio", absent("no sample"))
+            ratios[model] = absent("several engines serve it, each with its own share") if model in ratios else ratio
+        said: dict[str, list[str]] = {}
+        for view in truncation_views(snapshot, target.target, ratios):
+            if view.disagree is not None:
+                said.setdefault(view.model, []).append(view.text)
+        return said
 
     async def push(self, request: web.Request) -> web.StreamResponse:
         """``POST /api/v1/logs``, for the reader in force."""

@@ -5,7 +5,7 @@ snapshot's own value or an age; an absent number is a dash and its reason stands
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from exporter import views
@@ -30,6 +30,10 @@ HEADLINES = {
     State.ASLEEP: "Put to sleep on purpose.",
     State.UNKNOWN: "Not enough is known yet to judge.",
 }
+
+
+# Texts by model name, "" for any model (see `exporter.logwatch.LogWatch.truncation`).
+Logged = Callable[[TargetSnapshot], Mapping[str, Sequence[str]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +81,8 @@ class Page:
     left_out: int
 
 
-def build(snapshots: Iterable[TargetSnapshot], now: float) -> Page:
-    """The page for these targets as of ``now`` (our own time)."""
+def build(snapshots: Iterable[TargetSnapshot], now: float, logged: Logged = lambda _: {}) -> Page:
+    """The page for these targets as of ``now`` (our own time). ``logged`` tells what logs say beside the metrics."""
     targets = list(snapshots)
     engines = sorted(
         ((engine, target) for target in targets for engine in target.engines),
@@ -95,8 +99,8 @@ def build(snapshots: Iterable[TargetSnapshot], now: float) -> Page:
         worst=worst,
         counts=[(words(state), state.severity, counted[state]) for state in State if counted[state]],
         targets=len(targets),
-        cards=[_row(engine, target, now) for engine, target in loud],
-        rows=[_row(engine, target, now) for engine, target in rest[:MAX_ROWS]],
+        cards=[_row(engine, target, now, logged(target)) for engine, target in loud],
+        rows=[_row(engine, target, now, {}) for engine, target in rest[:MAX_ROWS]],
         left_out=max(0, len(rest) - MAX_ROWS),
     )
 
@@ -112,7 +116,7 @@ def words(state: State) -> str:
     return state.value.replace("_", " ")
 
 
-def _row(engine: EngineSnapshot, target: TargetSnapshot, now: float) -> Row:
+def _row(engine: EngineSnapshot, target: TargetSnapshot, now: float, logged: Mapping[str, Sequence[str]]) -> Row:
     key = engine.key
     server = " · ".join(part for part in (f"vLLM {target.version}" if target.version else "", target.dialect) if part)
     return Row(
@@ -125,7 +129,10 @@ def _row(engine: EngineSnapshot, target: TargetSnapshot, now: float) -> Row:
         since=views.duration(now - engine.since) if engine.since else "",
         age=views.duration(now - engine.at) if engine.at is not None else "never",
         stale=not target.up,
-        evidence=[item.text for item in engine.evidence],
+        evidence=[
+            *(item.text for item in engine.evidence),
+            *(text for model in dict.fromkeys((key.model_name, "")) for text in logged.get(model, ())),
+        ],
         now=[item for item in engine.advice if item.when == "now"],
         restart=[item for item in engine.advice if item.when == "restart"],
         vitals=vitals(engine),

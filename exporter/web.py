@@ -89,7 +89,8 @@ class Site:
         snapshots = [poller.snapshot for poller in self._fleet.pollers if poller.snapshot is not None]
         only = request.query.get("target", "")
         shown = [snapshot for snapshot in snapshots if not only or snapshot.target == only]
-        text = self._page.render(page=page.build(shown, self._clock.now()), only=only, version=__version__)
+        drawn = page.build(shown, self._clock.now(), self._logs.truncation)
+        text = self._page.render(page=drawn, only=only, version=__version__)
         return web.Response(text=text, content_type="text/html")
 
     async def _engines(self, request: web.Request) -> web.StreamResponse:

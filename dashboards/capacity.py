@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from alerts.text import percent
 from dashboards import links, looks, panels, states, theme
 from dashboards.marks import incidents
 from dashboards.panels import Panel, Query
@@ -47,8 +48,8 @@ def _headroom(site: Site) -> tuple[Panel, ...]:
     return (
         panels.stat(
             "KV cache left",
-            "What was free at the fullest moment of the range, on the fullest engine. At 10 % and less, the next "
-            "burst evicts.",
+            "What was free at the fullest moment of the range, on the fullest engine. At "
+            f"{percent(1 - site.config.thresholds.kv_pressure_ratio)} and less, the next burst evicts.",
             [Query(kv, instant=True)],
             "percentunit",
             "not reported",

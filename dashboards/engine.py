@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from alerts.promql import number
+from alerts.text import duration_words
 from dashboards import links, looks, panels, states, theme
 from dashboards.marks import incidents, state_changes
 from dashboards.panels import Column, Panel, Query
@@ -31,13 +33,17 @@ def build(site: Site) -> dict[str, Any]:
     )
 
 
+def _finishes(site: Site) -> str:
+    return number(site.config.thresholds.min_completions)
+
+
 def _signs(site: Site) -> tuple[Panel, ...]:
     return (
         panels.stat(
             "1 · R, preemptions per finish",
-            "Evictions per finished request, over the shortest window with 20 finishes. Yellow: evictions feed on "
-            "themselves. Red, with a high recompute tax: a death spiral. Absent while too little has finished to "
-            "judge.",
+            f"Evictions per finished request, over the shortest window with {_finishes(site)} finishes. Yellow: "
+            "evictions feed on themselves. Red, with a high recompute tax: a death spiral. Absent while too little "
+            "has finished to judge.",
             [Query(f"max({gauge('preemptions_per_completion')})", instant=True)],
             "none",
             "too few finishes",
@@ -123,7 +129,8 @@ def _verdict(site: Site) -> tuple[Panel, ...]:
         panels.timeseries(
             "Expected wait",
             "Waiting requests over the completion rate: how long a new request will queue. Above the objective (the "
-            "line) and rising for ten minutes, it turns thrashing into a page.",
+            f"line) and rising for {duration_words(site.config.limits.thrash_rise_seconds)}, it turns thrashing into "
+            "a page.",
             [Query(gauge("expected_wait_seconds"), _NAMED)],
             "s",
             "Nothing finished, so no rate to expect from.",
@@ -206,7 +213,7 @@ def _preemption(site: Site) -> tuple[Panel, ...]:
             "levels of thrashing and of a spiral.",
             [Query(gauge("preemptions_per_completion"), _NAMED)],
             "none",
-            "Fewer than 20 finishes in ten minutes: R is not known.",
+            f"Fewer than {_finishes(site)} finishes in ten minutes: R is not known.",
             levels=site.scale.preemptions_per_completion,
             width=6,
         ),

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from alerts.text import duration_words
 from dashboards import links, looks, panels, promql, states, theme
 from dashboards.marks import incidents, state_changes
 from dashboards.panels import Column, Panel, Query
@@ -100,7 +101,8 @@ def _tiles(site: Site) -> tuple[Panel, ...]:
         panels.stat(
             "Expected wait",
             "Waiting requests over the completion rate, of the engine where it is longest: about how long a new "
-            "request will queue. Rising for ten minutes above the objective is when thrashing does harm.",
+            f"request will queue. Rising for {duration_words(site.config.limits.thrash_rise_seconds)} above the "
+            "objective is when thrashing does harm.",
             [Query(f"max({gauge('expected_wait_seconds')})", instant=True)],
             "s",
             "nothing waits",

@@ -8,14 +8,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dashboards.looks import by_name, steps
+from dashboards.looks import GREEN, RED, by_name, steps
 from dashboards.site import Levels
 
 COLUMNS = 24
 # A value mapping for columns that answer a question.
 YES_NO = {
     "type": "value",
-    "options": {"0": {"text": "no", "color": "red", "index": 0}, "1": {"text": "yes", "color": "green", "index": 1}},
+    "options": {"0": {"text": "no", "color": RED, "index": 0}, "1": {"text": "yes", "color": GREEN, "index": 1}},
 }
 
 

@@ -45,10 +45,7 @@ def test_the_core_knows_no_clock_socket_file_thread_or_logger(path: Path) -> Non
     for module, _ in imports(path):
         assert top(module) not in IMPURE, module
         if top(module) == "exporter":
-            assert (
-                module.startswith(("exporter.core.", "exporter.catalog", "exporter.core"))
-                or module == "exporter.catalog"
-            ), module
+            assert module.startswith(("exporter.core", "exporter.catalog")), module
 
 
 @pytest.mark.parametrize("path", CORE, ids=lambda path: path.name)

@@ -24,7 +24,6 @@ class TruncationView:
     model: str
     metric: Reading
     log: Reading
-    log_responses: int
     disagree: bool | None
     text: str
 
@@ -50,18 +49,18 @@ def _view(source: str, model: str, metric: Reading, series: list[SeriesView]) ->
     log, count = _pooled(series)
     if metric.value is None or log.value is None:
         why = metric.why if metric.value is None else log.why
-        return TruncationView(source, model, metric, log, count, None, f"not comparable: {why}")
+        return TruncationView(source, model, metric, log, None, f"not comparable: {why}")
     spread = 3 * math.sqrt(max(metric.value * (1 - metric.value), log.value * (1 - log.value)) / count)
     disagree = abs(metric.value - log.value) > TOLERANCE + spread
     shares = f"metrics say {metric.value:.0%} cut at a cap, {source} says {log.value:.0%} of {count}"
     if not disagree:
-        return TruncationView(source, model, metric, log, count, False, f"{shares}: they agree")
+        return TruncationView(source, model, metric, log, False, f"{shares}: they agree")
     hint = (
         "a finish reason hides a cap, or the log holds only part of the traffic"
         if log.value > metric.value
         else "the log misses cut responses, or holds only part of the traffic"
     )
-    return TruncationView(source, model, metric, log, count, True, f"{shares}: they disagree; {hint}")
+    return TruncationView(source, model, metric, log, True, f"{shares}: they disagree; {hint}")
 
 
 def _pooled(series: list[SeriesView]) -> tuple[Reading, int]:

@@ -11,6 +11,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from alerts.config import parse
 from deploy.kubernetes.build import COMMITTED, HERE, outputs
 from deploy.kubernetes.objects import Site
 from exporter import config
@@ -133,3 +134,12 @@ def test_the_committed_file_is_up_to_date_and_a_bad_config_is_one_line(tmp_path:
     )  # fmt: skip
     assert done.returncode == 2
     assert done.stderr == f"{bad}: discovery[0]: give exactly one of file_sd, http_sd and dns_sd\n"
+
+
+def test_rules_and_dashboards_obey_the_alert_config() -> None:
+    own = parse({"limits": {"truncated_ratio": 0.77}, "identity_labels": ["cluster"]})
+    texts = outputs(SITE, limits=own)
+    assert ">= 0.77" in texts["rules.yml"]
+    assert "cluster" in texts["dashboards.yml"]
+    assert texts["vllm-vitals.yml"] == outputs(SITE)["vllm-vitals.yml"]
+    assert ">= 0.77" not in outputs(SITE)["rules.yml"]

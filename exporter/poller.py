@@ -9,33 +9,20 @@ import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from math import ceil, floor
-from typing import Protocol
 
 from exporter.clock import Clock
 from exporter.core.render import Families, Histograms, TargetRenderer
 from exporter.core.snapshot import Canary, Scrape, TargetSnapshot
+from exporter.core.target import TargetJudge
 from exporter.log import Logger, tell_poll
 from exporter.target import Target
 
 MAX_TICK_S = 0.25
 
 Fetch = Callable[[Target], Awaitable[Scrape]]
-Hear = Callable[[str], Mapping[str, str]]
-Ask = Callable[[Target], Awaitable[tuple[Mapping[str, str], str]]]
+Ask = Callable[[Target], Awaitable[tuple[Mapping[str, str], str]]]  # settings and version that the server tells
+Hear = Callable[[str], Mapping[str, str]]  # settings of the target by that name from elsewhere, such as its log
 Record = Callable[[Scrape, TargetSnapshot], None]
-
-
-class Judge(Protocol):
-    """What `exporter.core.target.TargetJudge` does."""
-
-    def observe(self, scrape: Scrape) -> TargetSnapshot:
-        """Judge one scrape."""
-
-    def learn(self, settings: Mapping[str, str], version: str = "") -> None:
-        """Take in what the metrics do not hold."""
-
-    def canary(self, result: Canary) -> None:
-        """Take in how a canary ended."""
 
 
 def phase(name: str) -> float:
@@ -61,7 +48,7 @@ class Poller:
         self,
         target: Target,
         fetch: Fetch,
-        judge: Judge,
+        judge: TargetJudge,
         clock: Clock,
         log: Logger,
         histograms: Histograms = "all",

@@ -8,7 +8,6 @@ import platform
 import zlib
 from asyncio import to_thread
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Protocol
 
 import jinja2
 import orjson
@@ -20,8 +19,8 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from exporter import __version__, page, views
 from exporter.clock import Clock
 from exporter.core.render import OPENMETRICS, TEXT, Families, join, plain
+from exporter.fleet import Fleet
 from exporter.logwatch import LogWatch
-from exporter.poller import Poller
 
 COMPRESS_FROM = 64 * 1024
 _HEADERS = {
@@ -35,18 +34,10 @@ _HEADERS = {
 Reload = Callable[[], Coroutine[None, None, str]]
 
 
-class Pollers(Protocol):
-    """Who is watched: `exporter.fleet.Fleet`."""
-
-    @property
-    def pollers(self) -> list[Poller]:
-        """Every target's poller."""
-
-
 class Site:
     """Handlers over one fleet and its logs."""
 
-    def __init__(self, fleet: Pollers, logs: LogWatch, clock: Clock, reload: Reload) -> None:
+    def __init__(self, fleet: Fleet, logs: LogWatch, clock: Clock, reload: Reload) -> None:
         self._fleet, self._logs, self._clock, self._reload = fleet, logs, clock, reload
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)

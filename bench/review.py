@@ -8,6 +8,7 @@ building takes and the more samples Prometheus has to decode.
 import argparse
 import json
 import os
+import re
 import shutil
 import socket
 import struct
@@ -17,7 +18,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -164,10 +165,21 @@ def review(url: str, days: int, folder: Path, *more: str) -> tuple[float, float]
         str(END),
     ]
     process = subprocess.Popen([*command, "-o", str(folder), *more], stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)  # this child's own peak, not that of what filled the store
-    if status:
-        raise SystemExit(f"the review failed: wait status {status}")
-    return time.perf_counter() - began, usage.ru_maxrss / 1024
+    peak = 0.0
+    while process.poll() is None:
+        peak = max(peak, high_water(process.pid))
+        time.sleep(0.05)
+    if process.returncode:
+        raise SystemExit(f"the review failed with exit code {process.returncode}")
+    return time.perf_counter() - began, peak
+
+
+def high_water(pid: int) -> float:
+    """Peak resident megabytes of a running process; getrusage would give it what its parent once had."""
+    with suppress(OSError):
+        found = re.search(r"^VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+        return int(found[1]) / 1024 if found else 0.0
+    return 0.0
 
 
 def main() -> None:

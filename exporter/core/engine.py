@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
-from exporter.core import look, signals
+from exporter.core import look
 from exporter.core.advice import advise
 from exporter.core.canary import NO_CANARY, CanaryVerdict
 from exporter.core.evidence import evidence, unknowns
@@ -39,12 +40,16 @@ class EngineJudge:
         self._latency, self._baseline = UsualLatency(), UsefulBaseline()
         self._last: EngineSample | None = None
         self._seen_at: float | None = None
+        self._since = 0.0
+        self._seconds: Mapping[State, float] = {}
+        self._spirals = 0
         self._now = EngineSnapshot(key, State.UNKNOWN, since=0.0, at=None)
 
     def observe(
         self, at: float, sample: EngineSample, settings: Mapping[str, str], canary: CanaryVerdict = NO_CANARY
     ) -> EngineSnapshot:
         """Judge a good sample taken at ``at`` (epoch s), with what canaries have proven of the server."""
+        self._count(at)
         if self._window.push(at, sample):
             self._last = None
         self._progress.feed(at, sample, self._last)
@@ -55,63 +60,56 @@ class EngineJudge:
         if sample.asleep:
             self._machine.clear()  # sleeping ends whatever went on
         state = State.ASLEEP if sample.asleep else self._machine.step(facts, self._limits, at)
-        snapshot = replace(self._enter(state, at), at=at, sample=sample)
         if derived is None:
             reason = f"needs {self._limits.min_span:g} s of samples since the engine started"
-            return self._publish(
-                replace(snapshot, readings={}, evidence=(), advice=(), unknown=(reason,), window_s=None)
-            )
+            return self._publish(state, at, at, sample=sample, unknown=(reason,))
         brewing = self._machine.brewing(at)
         return self._publish(
-            replace(
-                snapshot,
-                role=derived.role,
-                readings=derived.readings,
-                evidence=evidence(state, derived.facts, derived.readings, sample, self._limits, brewing),
-                advice=advise(state, derived.facts, derived.readings, sample, settings),
-                unknown=unknowns(state, derived.facts, derived.readings, sample, self._limits, canary.answered),
-                window_s=derived.facts.seconds,
-            )
+            state,
+            at,
+            at,
+            sample=sample,
+            role=derived.role,
+            readings=derived.readings,
+            evidence=evidence(state, derived.facts, derived.readings, sample, self._limits, brewing),
+            advice=advise(state, derived.facts, derived.readings, sample, settings),
+            unknown=unknowns(state, derived.facts, derived.readings, sample, self._limits, canary.answered),
+            window_s=derived.facts.seconds,
         )
 
     def miss(self, at: float, failed: State | None) -> EngineSnapshot:
         """A poll without a sample. ``failed`` is down or blind once proven; None before, when nothing changes."""
+        self._count(at)
+        now = self._now
         if failed is None:
-            return self._publish(self._count(at))
-        age = at - (self._now.at if self._now.at is not None else at)
-        proven = self._now.state in OUTLIVES_BLINDNESS and age <= self._limits.blind_hold
+            self._now = replace(now, state_seconds=self._seconds)
+            return self._now
+        age = at - (now.at if now.at is not None else at)
+        proven = now.state in OUTLIVES_BLINDNESS and age <= self._limits.blind_hold
         if failed is State.BLIND and proven:
             said = f"its metrics have been unreadable for {age:.0f} s: this is what they showed last"
-            held = self._count(at)
-            return self._publish(replace(held, sample=None, readings={}, unknown=(said,), window_s=None))
+            return self._publish(now.state, at, now.at, evidence=now.evidence, advice=now.advice, unknown=(said,))
         self._machine.clear()  # what it did before proves nothing any more
-        gone = replace(
-            self._enter(failed, at), sample=None, readings={}, evidence=(), advice=(), unknown=(), window_s=None
-        )
-        return self._publish(replace(gone, advice=advise(failed, None, {}, None, {})))
+        return self._publish(failed, at, now.at, advice=advise(failed, None, {}, None, {}))
 
-    def _enter(self, state: State, at: float) -> EngineSnapshot:
-        """The last snapshot moved to ``state``, with its time and spirals counted."""
-        counted = self._count(at)
-        if state is counted.state and counted.since:
-            return counted
-        spirals = counted.death_spirals + (state is State.DEATH_SPIRAL)
-        return replace(counted, state=state, since=at, death_spirals=spirals)
-
-    def _count(self, at: float) -> EngineSnapshot:
+    def _count(self, at: float) -> None:
         """Seconds since the last poll go to the state held until now; a pause longer than a window is not counted."""
         before, self._seen_at = self._seen_at, at
-        if before is None:
-            return self._now
-        passed = min(max(0.0, at - before), self._limits.fast_window)
-        held = self._now.state
-        return replace(
-            self._now, state_seconds={**self._now.state_seconds, held: self._now.state_seconds.get(held, 0.0) + passed}
-        )
+        if before is not None:
+            passed, held = min(max(0.0, at - before), self._limits.fast_window), self._now.state
+            self._seconds = {**self._seconds, held: self._seconds.get(held, 0.0) + passed}
 
-    def _publish(self, snapshot: EngineSnapshot) -> EngineSnapshot:
-        self._now = snapshot
-        return snapshot
+    def _publish(self, state: State, at: float, sampled_at: float | None, **said: Any) -> EngineSnapshot:
+        """What is known after the poll at ``at``; of what is not said only the role stays as it was."""
+        if state is not self._now.state or not self._since:
+            self._since = at
+            self._spirals += state is State.DEATH_SPIRAL
+        said.setdefault("role", self._now.role)
+        self._now = EngineSnapshot(
+            self._now.key, state, self._since, sampled_at,
+            state_seconds=self._seconds, death_spirals=self._spirals, **said,
+        )  # fmt: skip
+        return self._now
 
     def _derive(
         self, at: float, sample: EngineSample, settings: Mapping[str, str], canary: CanaryVerdict
@@ -120,11 +118,10 @@ class EngineJudge:
         seen = look.take(at, sample, settings, self._window, self._limits, self._role)
         if seen is None:
             return None
-        running = signals.mean_of(seen.samples, "running")
         readings = {
             **look.readings(seen),
             "inflight_output_tokens_estimate": self._progress.inflight_estimate(sample),
-            "useful_tokens_baseline_per_second": self._baseline.feed(at, seen.fast, running, self._limits),
+            "useful_tokens_baseline_per_second": self._baseline.feed(at, seen.fast, seen.means.running, self._limits),
         }
         facts = self._facts(seen, readings)
         if canary.silent_since is not None and not sample.updating_weights:
@@ -145,12 +142,11 @@ class EngineJudge:
             preemptions=fast.increase("preemptions"),
             completions=seen.finished,
             tax=readings["recompute_tax_ratio"].value,
-            mean_waiting=signals.mean_of(seen.samples, "waiting"),
+            mean_waiting=seen.means.waiting,
             draining=look.draining(seen),
             generated=fast.increase("generation_tokens"),
             silent_for=self._progress.silent_for(seen.at),
-            collapsed=self._episode.collapsed(fast, seen.samples, limits, limits.spiral_generation_share),
-            still_collapsed=self._episode.collapsed(fast, seen.samples, limits, 2 * limits.spiral_generation_share),
+            share_of_calm=self._episode.share_of_calm(fast, seen.means.work),
             stuck_for=self._progress.stuck_for(seen.at) if known else None,
             stall_limit=limits.stall_after_start if starting else limits.stall_after,
             latency_factor=self._latency.feed(seen.at, fast, prefill, limits),

@@ -144,11 +144,10 @@ def _throughput(readings: Readings) -> Iterator[Evidence]:
 def _spiral(f: Facts, readings: Readings, sample: EngineSample, limits: Thresholds) -> Iterator[Evidence]:
     if f.silent_for is not None and f.silent_for >= limits.spiral_silence:
         yield Evidence(f"no generated token for {f.silent_for:.0f} s", f.silent_for, limits.spiral_silence)
-    if f.collapsed:
-        share = limits.spiral_generation_share
-        yield Evidence(
-            f"generation fell to {share:.0%} or less of what it was before the first preemption", limit=share
-        )
+    limit = limits.spiral_generation_share
+    if f.share_of_calm is not None and f.share_of_calm <= limit:
+        text = f"generation fell to {f.share_of_calm:.0%} of what it was before the first preemption"
+        yield Evidence(text, f.share_of_calm, limit)
     yield from _evictions(f, readings, sample, limits)
 
 

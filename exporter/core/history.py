@@ -5,10 +5,10 @@ Each class holds one memory, is fed once per sample with the time of that sample
 
 from array import array
 from dataclasses import dataclass
-from math import floor, log2
+from math import floor, inf, log2
 from statistics import median
 
-from exporter.core import quantile, signals
+from exporter.core import signals
 from exporter.core.sample import EngineSample
 from exporter.core.snapshot import Reading, absent
 from exporter.core.thresholds import Thresholds
@@ -111,23 +111,22 @@ class Episode:
             self._running = True
             self.before = _calm_before(window, limits)
 
-    def collapsed(self, span: Span, samples: list[EngineSample], limits: Thresholds, share: float) -> bool | None:
-        """Whether generation is at most ``share`` of the calm's with work not less and lengths alike.
+    def share_of_calm(self, span: Span, work: float | None) -> float | None:
+        """Generation as a share of the calm's, with ``work`` requests present on average.
 
-        None where no calm was seen. Lengths that cannot be told (nothing finished) do not disprove it.
+        None where no calm was seen; infinite where less work or other lengths explain a fall. Lengths that cannot be
+        told (nothing finished) explain nothing.
         """
-        rate, work = span.rate("generation_tokens"), _mean_work(samples)
-        if self.before is None or rate is None or work is None:
+        rate, calm = span.rate("generation_tokens"), self.before
+        if calm is None or rate is None or work is None:
             return None
-        prompt = quantile.mean(span.histogram("request_prompt_tokens")).value
-        output = quantile.mean(span.histogram("request_output_tokens")).value
-        return (
-            rate <= share * self.before.generation
-            and work >= self.before.work
-            and _alike(prompt, self.before.prompt)
-            and _alike(output, self.before.output)
-            and _alike(_started_prompt(span), self.before.started)
+        comparable = (
+            work >= calm.work
+            and _alike(span.mean("request_prompt_tokens"), calm.prompt)
+            and _alike(span.mean("request_output_tokens"), calm.output)
+            and _alike(_started_prompt(span), calm.started)
         )
+        return rate / calm.generation if comparable else inf
 
 
 def _calm_before(window: Window, limits: Thresholds) -> Calm | None:
@@ -136,24 +135,19 @@ def _calm_before(window: Window, limits: Thresholds) -> Calm | None:
     if calm is None or calm[0].seconds < limits.fast_window / 2:
         return None
     span, samples = calm
-    generation, work = span.rate("generation_tokens"), _mean_work(samples)
+    generation, work = span.rate("generation_tokens"), signals.gauges(samples).work
     if not generation or work is None:
         return None
-    prompts, outputs = span.histogram("request_prompt_tokens"), span.histogram("request_output_tokens")
-    return Calm(generation, work, quantile.mean(prompts).value, quantile.mean(outputs).value, _started_prompt(span))
+    prompt, output = span.mean("request_prompt_tokens"), span.mean("request_output_tokens")
+    return Calm(generation, work, prompt, output, _started_prompt(span))
 
 
 def _started_prompt(span: Span) -> float | None:
     """Mean prompt of the requests that got their first token; absent in V0, which counts recomputed prompts too."""
-    first_tokens, prompts = span.histogram("ttft_seconds"), span.increase("prompt_tokens")
-    if span.last.recompute_counted or first_tokens is None or first_tokens.count <= 0 or prompts is None:
+    started, prompts = span.observed("ttft_seconds"), span.increase("prompt_tokens")
+    if span.last.recompute_counted or started is None or started[0] <= 0 or prompts is None:
         return None
-    return prompts / first_tokens.count
-
-
-def _mean_work(samples: list[EngineSample]) -> float | None:
-    running, waiting = signals.mean_of(samples, "running"), signals.mean_of(samples, "waiting")
-    return None if running is None or waiting is None else running + waiting
+    return prompts / started[0]
 
 
 def _alike(now: float | None, before: float | None) -> bool:
@@ -172,7 +166,7 @@ class UsualLatency:
 
     def feed(self, at: float, span: Span, prefill_factor: float | None, limits: Thresholds) -> float | None:
         """Take in the fast window's mean; answers how many times the usual it is, None without a usual or a gap."""
-        mean = quantile.mean(span.histogram("inter_token_latency_seconds")).value
+        mean = span.mean("inter_token_latency_seconds")
         if mean is None or mean <= 0:
             return None
         life = span.first.histograms.get("inter_token_latency_seconds")
@@ -234,5 +228,5 @@ class UsefulBaseline:
 
 def _length_class(span: Span) -> float | None:
     """log2 of the mean prompt length of the finished: requests within a factor 2 share a class."""
-    mean = quantile.mean(span.histogram("request_prompt_tokens")).value
+    mean = span.mean("request_prompt_tokens")
     return None if mean is None or mean <= 0 else float(floor(log2(mean)))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from exporter.core import signals
 from exporter.core.sample import EngineSample
-from exporter.core.signals import Completions
+from exporter.core.signals import Completions, Gauges
 from exporter.core.snapshot import Reading, Role, absent
 from exporter.core.thresholds import Thresholds
 from exporter.core.window import Span, Window
@@ -23,6 +23,7 @@ class Look:
     later: Span | None
     slow: Span
     samples: list[EngineSample]
+    means: Gauges
     finished: Completions | None
     role: Role
 
@@ -39,6 +40,7 @@ def take(
     fast, slow = window.span(limits.fast_window), window.span(limits.slow_window)
     if fast is None or slow is None or fast.seconds < limits.min_span:
         return None
+    samples = window.within(limits.fast_window)
     return Look(
         at=at,
         sample=sample,
@@ -47,7 +49,8 @@ def take(
         fast=fast,
         later=window.span(limits.fast_window / 2),
         slow=slow,
-        samples=window.within(limits.fast_window),
+        samples=samples,
+        means=signals.gauges(samples),
         finished=signals.completions(window, limits),
         role=role or signals.infer_role(slow, limits) or Role.SERVE,
     )
@@ -57,7 +60,7 @@ def readings(seen: Look) -> dict[str, Reading]:
     """Every derived number that the windows alone give, by the catalogue's name."""
     fast, slow, samples, finished = seen.fast, seen.slow, seen.samples, seen.finished
     useful, preemption_rate = signals.useful_rate(fast), fast.rate("preemptions")
-    context = signals.resident_context(samples, finished.span if finished else slow)
+    context = signals.resident_context(seen.means, seen.sample.kv_capacity_tokens, finished.span if finished else slow)
     few = f"fewer than {seen.limits.min_completions:g} requests finished in the {slow.seconds:.0f} s seen"
     uncounted = "the server has no preemption counter"
     return {
@@ -72,7 +75,7 @@ def readings(seen: Look) -> dict[str, Reading]:
             preemption_rate, useful, context, signals.lost_share(seen.sample, seen.limits)
         ),
         "kv_cache_usage_max_ratio": signals.largest_usage(samples),
-        "kv_cache_demand_ratio": signals.demand(samples),
+        "kv_cache_demand_ratio": signals.demand(seen.means),
         "kv_cache_full_windows": signals.full_windows(seen.sample, seen.settings),
         **signals.tails(slow, seen.role),
         **signals.lengths(slow, seen.role),
@@ -94,21 +97,20 @@ def busy(seen: Look) -> bool:
 def draining(seen: Look) -> bool | None:
     """Whether the later half of the window waits less than 90 % of its earlier half."""
     half = len(seen.samples) // 2
-    earlier = signals.mean_of(seen.samples[:half], "waiting")
-    later = signals.mean_of(seen.samples[half:], "waiting")
+    earlier = signals.mean(sample.waiting for sample in seen.samples[:half])
+    later = signals.mean(sample.waiting for sample in seen.samples[half:])
     return None if earlier is None or later is None else later < 0.9 * earlier
 
 
 def running_full(seen: Look) -> float | None:
     """Mean running over the scrapes that found the cache full: about what fits."""
     full = seen.limits.kv_pressure_ratio
-    return signals.mean_of([s for s in seen.samples if s.kv_usage is not None and s.kv_usage >= full], "running")
+    return signals.mean(s.running for s in seen.samples if s.kv_usage is not None and s.kv_usage >= full)
 
 
 def queued_share(seen: Look) -> float | None:
     """Share of the window's scrapes with a queue."""
-    known = [sample.waiting for sample in seen.samples if sample.waiting is not None]
-    return sum(waiting >= 1 for waiting in known) / len(known) if known else None
+    return signals.mean(None if s.waiting is None else float(s.waiting >= 1) for s in seen.samples)
 
 
 def prefill_factor(span: Span) -> float | None:

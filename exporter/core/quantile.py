@@ -6,7 +6,9 @@ a constant 5 ms would read "p50 5 ms, p99 9.9 ms" there, whatever the truth.
 """
 
 from array import array
+from bisect import bisect_left
 from math import inf, sqrt
+from operator import sub
 
 from exporter.core.sample import Histogram
 from exporter.core.snapshot import Reading, absent, invalid
@@ -16,18 +18,17 @@ def delta(new: Histogram, old: Histogram) -> Histogram | None:
     """Observations between two scrapes of one life, or None where the buckets differ or a count fell."""
     if new.bounds != old.bounds:
         return None
-    counts = array("d", [a - b for a, b in zip(new.counts, old.counts, strict=True)])
+    counts = array("d", map(sub, new.counts, old.counts))
     if min(counts) < 0:
         return None
     return Histogram(new.bounds, counts, new.sum - old.sum)
 
 
 def bucket_of(histogram: Histogram, q: float) -> int | None:
-    """Index of the bucket that holds the q-quantile (Prometheus' rank: q x count), or None when empty."""
+    """Index of the bucket that holds the q-quantile, q > 0 (Prometheus' rank: q x count), or None when empty."""
     if histogram.count <= 0:
         return None
-    rank = q * histogram.count
-    return next(index for index, count in enumerate(histogram.counts) if count >= rank and count > 0)
+    return bisect_left(histogram.counts, q * histogram.count)
 
 
 def edges(histogram: Histogram, index: int) -> tuple[float, float]:
@@ -67,11 +68,15 @@ def ratio(high: Reading, low: Reading) -> Reading:
 
 def mean(histogram: Histogram | None) -> Reading:
     """Exact mean: vLLM gives the sum."""
-    if histogram is None:
+    return mean_of(None if histogram is None else (histogram.count, histogram.sum))
+
+
+def mean_of(observed: tuple[float, float] | None) -> Reading:
+    """The same from (count, sum) alone."""
+    if observed is None:
         return absent("the server does not expose this histogram")
-    if histogram.count <= 0:
-        return absent("no request finished in the window")
-    return Reading(histogram.sum / histogram.count)
+    count, total = observed
+    return Reading(total / count) if count > 0 else absent("no request finished in the window")
 
 
 def share_at_most(histogram: Histogram, edge: float) -> float | None:
@@ -109,9 +114,9 @@ def cv(histogram: Histogram | None) -> Reading:
 
 def _cells(histogram: Histogram) -> list[tuple[float, float, float]]:
     """(lower edge, upper edge, observations) of each bucket that holds any."""
-    counts = histogram.counts
-    cells = ((*edges(histogram, i), counts[i] - (counts[i - 1] if i else 0.0)) for i in range(len(counts)))
-    return [cell for cell in cells if cell[2] > 0]
+    counts, bounds = histogram.counts, histogram.bounds
+    own = map(sub, counts, (0.0, *counts))
+    return [cell for cell in zip((0.0, *bounds), (*bounds, inf), own, strict=True) if cell[2] > 0]
 
 
 def _likely_second_moment(cells: list[tuple[float, float, float]], total: float) -> float:

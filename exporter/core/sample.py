@@ -36,7 +36,8 @@ class EngineSample:
     ``started_at`` is when the counters began (epoch s: ``_created`` or ``process_start_time_seconds``) where known.
     ``rejections`` and ``updating_weights`` are the server's: every engine of it says the same. ``recompute_counted``:
     V0 adds the tokens that a preempted request computes again to ``prompt_tokens``; V1 counts them nowhere.
-    ``unusable`` names the families whose samples were dropped in this scrape as impossible.
+    ``unusable`` names the families whose samples were dropped in this scrape as impossible. ``completions`` are the
+    finished responses of every reason, None where the server has not said.
     """
 
     running: float | None = None
@@ -61,11 +62,11 @@ class EngineSample:
     kv_connector: bool = False
     recompute_counted: bool = False
     unusable: frozenset[str] = frozenset()
+    completions: float | None = field(init=False)
 
-    @property
-    def completions(self) -> float | None:
-        """Finished responses of every reason, or None where the server has not said."""
-        return None if self.responses is None else sum(self.responses.values())
+    def __post_init__(self) -> None:
+        finished = None if self.responses is None else sum(self.responses.values())
+        object.__setattr__(self, "completions", finished)
 
 
 @dataclass(frozen=True, slots=True)

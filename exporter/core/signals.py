@@ -4,12 +4,12 @@ Rates and states come from the fast window, shares and quantiles from the slow o
 why (`absent`); none of them ever answers 0 for "not seen".
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
 from exporter.core import quantile
-from exporter.core.sample import EngineSample, Histogram
+from exporter.core.sample import EngineSample
 from exporter.core.snapshot import Reading, Role, absent, invalid
 from exporter.core.thresholds import Thresholds
 from exporter.core.window import Span, Window
@@ -54,28 +54,46 @@ class Completions:
 
 def completions(window: Window, limits: Thresholds) -> Completions | None:
     """Where R is taken, or None when not even the slow window holds ``min_completions``."""
-    for span in window.spans(limits.fast_window, limits.slow_window):
-        finished = span.increase("completions")
-        if finished is not None and finished >= limits.min_completions:
-            return Completions(span, finished, span.increase("preemptions"), _repeated(span))
-    return None
+    span = window.span_with(limits.min_completions, limits.fast_window, limits.slow_window)
+    finished = None if span is None else span.increase("completions")
+    if span is None or finished is None:
+        return None
+    return Completions(span, finished, span.increase("preemptions"), _repeated(span))
 
 
 def _repeated(span: Span) -> float | None:
     """Requests finished after two preemptions or more; the bucket le="1" holds those with none or one."""
-    histogram = span.histogram("request_preemptions")
-    if histogram is None:
-        return None
-    if histogram.count == 0:
-        return 0.0
-    share = quantile.share_at_most(histogram, 1.0)
-    return None if share is None else histogram.count * (1 - share)
+    observed, few = span.observed("request_preemptions"), span.observed_at_most("request_preemptions", 1.0)
+    return None if observed is None or few is None else observed[0] - few
 
 
-def mean_of(samples: list[EngineSample], field: str) -> float | None:
-    """Mean of a gauge over the samples that have it."""
-    values = [number for number in (getattr(sample, field) for sample in samples) if number is not None]
-    return sum(values) / len(values) if values else None
+@dataclass(frozen=True, slots=True)
+class Gauges:
+    """Means of the gauges over a window, each over the samples that have it."""
+
+    running: float | None
+    waiting: float | None
+    kv_usage: float | None
+
+    @property
+    def work(self) -> float | None:
+        """Requests present."""
+        return None if self.running is None or self.waiting is None else self.running + self.waiting
+
+
+def gauges(samples: Sequence[EngineSample]) -> Gauges:
+    """The means over these samples."""
+    return Gauges(
+        mean(sample.running for sample in samples),
+        mean(sample.waiting for sample in samples),
+        mean(sample.kv_usage for sample in samples),
+    )
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    """Mean of what is known, None where nothing is."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def useful_rate(span: Span) -> float | None:
@@ -98,19 +116,14 @@ def computed_prompt_tokens(span: Span) -> float | None:
     return None if prompts is None else max(0.0, prompts - (hits or 0.0))
 
 
-def resident_context(samples: list[EngineSample], finished: Span | None) -> float | None:
+def resident_context(means: Gauges, capacity: float | None, finished: Span) -> float | None:
     """Tokens that a running request holds: KV usage x capacity / running over the window.
 
     Where the capacity is unknown: mean prompt plus half the mean output of the requests that ``finished``.
     """
-    usage, running = mean_of(samples, "kv_usage"), mean_of(samples, "running")
-    capacity = samples[-1].kv_capacity_tokens if samples else None
-    if usage is not None and running and capacity is not None:
-        return usage * capacity / max(running, 1.0)
-    if finished is None:
-        return None
-    prompt = quantile.mean(finished.histogram("request_prompt_tokens")).value
-    output = quantile.mean(finished.histogram("request_output_tokens")).value
+    if means.kv_usage is not None and means.running and capacity is not None:
+        return means.kv_usage * capacity / max(means.running, 1.0)
+    prompt, output = finished.mean("request_prompt_tokens"), finished.mean("request_output_tokens")
     return None if prompt is None or output is None else prompt + output / 2
 
 
@@ -137,7 +150,7 @@ def recompute_tax(preemption_rate: float | None, useful: float | None, context: 
     return Reading(tax(lost), tax(lost / 2), tax(1.0))
 
 
-def largest_usage(samples: list[EngineSample]) -> Reading:
+def largest_usage(samples: Sequence[EngineSample]) -> Reading:
     """The largest KV usage seen: what an instant shows dips while victims free their blocks."""
     largest = max((sample.kv_usage for sample in samples if sample.kv_usage is not None), default=None)
     if largest is None and samples and "kv_cache_usage_ratio" in samples[-1].unusable:
@@ -145,15 +158,13 @@ def largest_usage(samples: list[EngineSample]) -> Reading:
     return value(largest, "the server has no KV usage gauge")
 
 
-def demand(samples: list[EngineSample]) -> Reading:
+def demand(means: Gauges) -> Reading:
     """KV usage if every waiting request ran as well: usage x (running + waiting) / running."""
-    usage, running = mean_of(samples, "kv_usage"), mean_of(samples, "running")
-    waiting = mean_of(samples, "waiting")
-    if usage is None or running is None or waiting is None:
+    if means.kv_usage is None or means.running is None or means.waiting is None:
         return absent("needs KV usage, running and waiting")
-    if running < 1:
+    if means.running < 1:
         return absent("nothing is running, so a waiting request's share is unknown")
-    return Reading(usage * (running + waiting) / running)
+    return Reading(means.kv_usage * (means.running + means.waiting) / means.running)
 
 
 def full_windows(sample: EngineSample, settings: Mapping[str, str]) -> Reading:
@@ -178,13 +189,13 @@ def setting(settings: Mapping[str, str], name: str) -> float | None:
 
 def stall_gaps(span: Span) -> Reading:
     """Inter-token gaps longer than 1 s, a second; exact where 1 s is a bucket edge."""
-    histogram = span.histogram("inter_token_latency_seconds")
-    if histogram is None:
+    gaps = span.observed("inter_token_latency_seconds")
+    if gaps is None:
         return absent("the server has no inter-token histogram")
-    if STALL_GAP_S not in histogram.bounds:
+    short = span.observed_at_most("inter_token_latency_seconds", STALL_GAP_S)
+    if short is None:
         return absent("the inter-token histogram has no bucket edge at 1 s")
-    below = histogram.counts[histogram.bounds.index(STALL_GAP_S)]
-    return Reading((histogram.count - below) / span.seconds)
+    return Reading((gaps[0] - short) / span.seconds)
 
 
 def truncated(span: Span, role: Role) -> Reading:
@@ -215,15 +226,15 @@ def abandoned(span: Span) -> Reading:
 
     First tokens - finishes - change in running, less the victims that wait to resume.
     """
-    first_tokens = span.histogram("ttft_seconds")
+    started = span.observed("ttft_seconds")
     finished = span.increase("completions")
     now, before = span.last.running, span.first.running
-    if first_tokens is None or finished is None or now is None or before is None:
+    if started is None or finished is None or now is None or before is None:
         return absent("needs time to first token, finished responses and running")
     victims = min(
         span.increase("preemptions") or 0.0, max(0.0, (span.last.waiting or 0.0) - (span.first.waiting or 0.0))
     )
-    return Reading(max(0.0, first_tokens.count - finished - (now - before) - victims) / span.seconds)
+    return Reading(max(0.0, started[0] - finished - (now - before) - victims) / span.seconds)
 
 
 def tails(span: Span, role: Role) -> dict[str, Reading]:
@@ -244,17 +255,18 @@ def tails(span: Span, role: Role) -> dict[str, Reading]:
 
 def lengths(span: Span, role: Role) -> dict[str, Reading]:
     """Why it happens: prompt and output lengths, their spread and their stragglers."""
-    prompts, outputs = span.histogram("request_prompt_tokens"), span.histogram("request_output_tokens")
+    outputs = span.histogram("request_output_tokens")
+    length = quantile.mean(outputs)
     readings = {
-        "prompt_tokens_mean": quantile.mean(prompts),
-        "output_tokens_mean": quantile.mean(outputs),
+        "prompt_tokens_mean": quantile.mean_of(span.observed("request_prompt_tokens")),
+        "output_tokens_mean": length,
         "output_tokens_p90": quantile.quantile(outputs, 0.9),
     }
     if role in (Role.PREFILL, Role.POOLING):
         spread = stragglers = absent(f"a {role} engine does not decode")
     else:
         spread = quantile.cv(outputs)
-        stragglers = straggler_ratio(quantile.quantile(outputs, 0.99), quantile.mean(outputs))
+        stragglers = straggler_ratio(quantile.quantile(outputs, 0.99), length)
     return {**readings, "output_tokens_cv": spread, "output_tokens_straggler_ratio": stragglers}
 
 
@@ -275,24 +287,25 @@ def infer_role(span: Span, limits: Thresholds) -> Role | None:
 
     Where the span holds too few finishes, from all since the server started; None where those are too few as well.
     """
+    outputs, short = span.observed("request_output_tokens"), span.observed_at_most("request_output_tokens", 1.0)
     lately = _role(
         span.increase("completions"), span.increase("generation_tokens"), span.increase("prompt_tokens"),
-        span.histogram("request_output_tokens"), limits,
+        None if outputs is None or short is None or outputs[0] <= 0 else short / outputs[0], limits,
     )  # fmt: skip
-    ever, outputs = span.last, span.last.histograms.get("request_output_tokens")
-    return lately or _role(ever.completions, ever.generation_tokens, ever.prompt_tokens, outputs, limits)
+    if lately is not None:
+        return lately
+    ever = span.last
+    lengths = ever.histograms.get("request_output_tokens")
+    share = None if lengths is None else quantile.share_at_most(lengths, 1.0)
+    return _role(ever.completions, ever.generation_tokens, ever.prompt_tokens, share, limits)
 
 
 def _role(
-    finished: float | None,
-    generated: float | None,
-    prompts: float | None,
-    outputs: Histogram | None,
-    limits: Thresholds,
+    finished: float | None, generated: float | None, prompts: float | None, one_token: float | None, limits: Thresholds
 ) -> Role | None:
+    """``one_token`` is the share of the finished that have no more."""
     if finished is None or finished < limits.min_completions:
         return None
     if generated == 0 and (prompts or 0.0) > 0:
         return Role.POOLING
-    share = None if outputs is None else quantile.share_at_most(outputs, 1.0)
-    return Role.PREFILL if share is not None and share >= limits.prefill_share else Role.SERVE
+    return Role.PREFILL if one_token is not None and one_token >= limits.prefill_share else Role.SERVE

@@ -30,8 +30,7 @@ class Facts:
     draining: bool | None  # mean waiting fell by more than 10 % over the window
     generated: float | None  # tokens in the fast window
     silent_for: float | None  # since the last generated token
-    collapsed: bool | None  # generation fell against before the first preemption, under no less work
-    still_collapsed: bool | None
+    share_of_calm: float | None  # generation over that before the first preemption; inf: less work or other lengths
     stuck_for: float | None  # since anything progressed, with work present
     stall_limit: float
     latency_factor: float | None  # mean inter-token latency over its baseline
@@ -48,13 +47,17 @@ class Facts:
 
 def all_of(*verdicts: Verdict) -> Verdict:
     """Three-valued and: a False decides, else a None does."""
-    if any(verdict is False for verdict in verdicts):
+    if False in verdicts:
         return False
-    return None if any(verdict is None for verdict in verdicts) else True
+    return None if None in verdicts else True
 
 
 def _at_least(number: float | None, level: float) -> Verdict:
     return None if number is None else number >= level
+
+
+def _at_most(number: float | None, level: float) -> Verdict:
+    return None if number is None else number <= level
 
 
 def stalled(f: Facts, limits: Thresholds) -> Verdict:
@@ -139,12 +142,17 @@ def still_barren(f: Facts, limits: Thresholds) -> Verdict:
 
 def collapsed(f: Facts, limits: Thresholds) -> Verdict:
     """Generation fell to a fraction of what it was before the first preemption, under no less work."""
-    return all_of(_at_least(f.preemptions, limits.min_preemptions), f.collapsed)
+    return all_of(
+        _at_least(f.preemptions, limits.min_preemptions), _at_most(f.share_of_calm, limits.spiral_generation_share)
+    )
 
 
 def still_collapsed(f: Facts, limits: Thresholds) -> Verdict:
     """Half the preemptions, and generation below twice that fraction."""
-    return all_of(_at_least(f.preemptions, limits.min_preemptions / 2), f.still_collapsed)
+    return all_of(
+        _at_least(f.preemptions, limits.min_preemptions / 2),
+        _at_most(f.share_of_calm, 2 * limits.spiral_generation_share),
+    )
 
 
 def starved(f: Facts, limits: Thresholds) -> Verdict:

@@ -5,7 +5,6 @@ taken across a restart. Samples older than the fast window are thinned, so memor
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from exporter.core.quantile import delta
@@ -62,8 +61,31 @@ class Span:
 
     def histogram(self, name: str) -> Histogram | None:
         """Observations of a family within the span."""
-        new, old = self.last.histograms.get(name), self.first.histograms.get(name)
+        new, old = self._both(name)
         return None if new is None or old is None else delta(new, old)
+
+    def observed(self, name: str) -> tuple[float, float] | None:
+        """How many observations of a family the span holds, and their sum."""
+        new, old = self._both(name)
+        if new is None or old is None or new.bounds != old.bounds or new.count < old.count:
+            return None
+        return new.count - old.count, new.sum - old.sum
+
+    def observed_at_most(self, name: str, edge: float) -> float | None:
+        """How many of them are at most ``edge``, exact; None where that is no bucket's bound."""
+        new, old = self._both(name)
+        if new is None or old is None or new.bounds != old.bounds or edge not in new.bounds:
+            return None
+        bucket = new.bounds.index(edge)
+        return increase(new.counts[bucket], old.counts[bucket])
+
+    def mean(self, name: str) -> float | None:
+        """Mean of a family's observations within the span, None where there are none."""
+        observed = self.observed(name)
+        return observed[1] / observed[0] if observed is not None and observed[0] > 0 else None
+
+    def _both(self, name: str) -> tuple[Histogram | None, Histogram | None]:
+        return self.last.histograms.get(name), self.first.histograms.get(name)
 
 
 class Window:
@@ -96,14 +118,19 @@ class Window:
             index -= 1
         return Span(self._times[index], self._times[-1], self._samples[index], self._samples[-1])
 
-    def spans(self, shortest: float, longest: float) -> Iterator[Span]:
-        """Spans from ``shortest`` to ``longest`` seconds, each reaching one sample further back."""
-        last, end = len(self._times) - 1, self._times[-1] if self._times else 0.0
-        start = max(0, bisect_right(self._times, end - shortest) - 1)
-        for index in range(min(start, last - 1), -1, -1):
+    def span_with(self, completions: float, shortest: float, longest: float) -> Span | None:
+        """The shortest span from ``shortest`` to ``longest`` seconds in which so many requests finished."""
+        if len(self._times) < 2:
+            return None
+        end, last = self._times[-1], self._samples[-1]
+        start = bisect_right(self._times, end - shortest) - 1
+        for index in range(max(0, min(start, len(self._times) - 2)), -1, -1):
             if end - self._times[index] > longest + self._step:
-                return
-            yield Span(self._times[index], end, self._samples[index], self._samples[last])
+                return None
+            finished = increase(last.completions, self._samples[index].completions)
+            if finished is not None and finished >= completions:
+                return Span(self._times[index], end, self._samples[index], last)
+        return None
 
     def calm(self, longest: float) -> tuple[Span, list[EngineSample]] | None:
         """The span before the newest preemptions, as far back as it holds none, and its samples."""

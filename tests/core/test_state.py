@@ -16,7 +16,7 @@ from exporter.core.window import Span
 LIMITS = Thresholds()
 CALM = Facts(
     seconds=60.0, work=8.0, asleep=False, busy=True, preemptions=0.0, completions=None, tax=0.0, mean_waiting=0.0,
-    draining=False, generated=1000.0, silent_for=0.0, collapsed=False, still_collapsed=False, stuck_for=0.0,
+    draining=False, generated=1000.0, silent_for=0.0, share_of_calm=1.0, stuck_for=0.0,
     stall_limit=45.0, latency_factor=1.0, prefill_factor=1.0,
     queued_share=0.0, kv_max=0.4, running_full=None, decodes=True,
 )  # fmt: skip
@@ -105,7 +105,7 @@ def test_a_spiral_by_ratio_needs_the_tax_as_well() -> None:
 
 
 def test_a_spiral_by_collapse_is_held_30_s() -> None:
-    facts = replace(CALM, preemptions=12.0, collapsed=True, still_collapsed=True)
+    facts = replace(CALM, preemptions=12.0, share_of_calm=0.3)
     assert after(25, facts) is State.PREEMPTING
     assert after(30, facts) is State.DEATH_SPIRAL
 
@@ -139,7 +139,7 @@ facts = st.builds(
     Facts, seconds=st.floats(min_value=5, max_value=60), work=maybe, asleep=st.booleans(), busy=st.booleans(),
     preemptions=maybe, tax=maybe, mean_waiting=maybe, draining=verdicts, generated=maybe, silent_for=maybe,
     completions=st.one_of(st.none(), st.builds(finished, st.floats(20, 1e4), st.floats(0, 1e4), maybe)),
-    collapsed=verdicts, still_collapsed=verdicts, stuck_for=maybe, stall_limit=st.just(45.0), latency_factor=maybe,
+    share_of_calm=maybe, stuck_for=maybe, stall_limit=st.just(45.0), latency_factor=maybe,
     prefill_factor=maybe, queued_share=maybe, kv_max=maybe, running_full=maybe, decodes=st.booleans(),
 )  # fmt: skip
 

@@ -75,8 +75,9 @@ def demo(name: str, speed: float, seed: int, listen: str) -> None:
 
 
 def _record(chosen: Scenario, target: Path, seed: int, interval: float, dialect: Dialect) -> None:
+    scrapes = play(chosen, seed, interval, dialect)  # refuses before the file is touched
     with target.open("wb") as file, recording.Writer(file) as writer:
-        for scrape in play(chosen, seed, interval, dialect):
+        for scrape in scrapes:
             writer.write(scrape)
         written = writer.scrapes
     _say(f"{target}: {written} scrapes of {chosen.name!r}; see them with `vllm-vitals check --replay {target}`")

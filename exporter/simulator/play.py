@@ -18,9 +18,12 @@ _SCRAPE_S = 0.005
 def play(
     scenario: Scenario, seed: int = 0, interval_s: float = 5.0, dialect: Dialect = Dialect.V0_32
 ) -> Iterator[Scrape]:
-    """One scrape every `interval_s` simulated seconds until the scenario's end."""
-    world = World(scenario, seed, dialect=dialect)
-    for number in range(1, int(scenario.duration_s / interval_s) + 1):
+    """One scrape every `interval_s` simulated seconds until the scenario's end. Raises `ScenarioError` at once."""
+    return _scrapes(World(scenario, seed, dialect=dialect), interval_s)
+
+
+def _scrapes(world: World, interval_s: float) -> Iterator[Scrape]:
+    for number in range(1, int(world.scenario.duration_s / interval_s) + 1):
         at = number * interval_s
         body = world.scrape(at)
         if body is None:

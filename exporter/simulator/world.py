@@ -1,7 +1,8 @@
 """Plays a scenario: a server with its engines, its clients, and what the script does to them.
 
 Input: a `Scenario`, a seed and times, which only go forward. Output: the exposition at a time, or that nothing answers.
-Invariant: with one seed and the same external requests the world is the same, however it is polled.
+Invariant: with one seed and the same external requests the world is the same, however it is polled; a scenario that its
+dialect cannot tell is refused, never told wrongly.
 """
 
 from collections.abc import Callable
@@ -35,8 +36,16 @@ class Happening:
     request: Request | None = None
 
 
+class ScenarioError(ValueError):
+    """The dialect has no words for the scenario."""
+
+
 class World:
-    """The running scenario. ``epoch`` is the Unix time of simulated second 0."""
+    """The running scenario. ``epoch`` is the Unix time of simulated second 0.
+
+    Raises `ScenarioError` for several engines in the V0 dialect: V0 had no data parallelism inside one server, and its
+    series carry no ``engine`` label (V1's do from 0.8.3 on), so two ranks would be one series said twice.
+    """
 
     def __init__(
         self,
@@ -47,6 +56,11 @@ class World:
         listen: Callable[[Happening], None] | None = None,
         repeat: bool = False,
     ) -> None:
+        if scenario.engines > 1 and dialect is Dialect.V0:
+            raise ScenarioError(
+                f"{scenario.name} has {scenario.engines} data-parallel engines, and a V0 server has one: choose "
+                f"--dialect {Dialect.V0_11} or {Dialect.V0_32}"
+            )
         self.scenario = scenario
         self.settings = scenario.settings
         self.epoch = epoch

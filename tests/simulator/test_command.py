@@ -10,14 +10,18 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from exporter import recording
+from exporter.cli import main
 from exporter.clock import Clock
 from exporter.core.snapshot import State
 from exporter.fetch import Fetcher
 from exporter.replay import judge
 from exporter.simulator import demo as show
 from exporter.simulator.command import demo, simulate
+from exporter.simulator.families import Dialect
 from exporter.simulator.play import play
 from exporter.simulator.scenarios import SCENARIOS, scenario
+from exporter.simulator.server import SimulatedServer
+from exporter.simulator.world import ScenarioError
 
 
 def test_list_shows_every_scenario_and_where_it_leads():
@@ -40,6 +44,21 @@ def test_an_unknown_scenario_is_one_line_with_the_names(command):
     result = CliRunner().invoke(command, ["--scenario", "meltdown"])
     assert result.exit_code == 2
     assert "'death_spiral'" in result.output
+
+
+def test_ranks_in_a_dialect_without_them_are_refused_before_anything_is_written(tmp_path, capsys):
+    file = tmp_path / "kept.jsonl.gz"
+    file.write_bytes(b"mine")
+    with pytest.raises(SystemExit) as ended:
+        main(["simulate", "--scenario", "dp_imbalance", "--dialect", "v0", "--record", str(file)])
+    assert ended.value.code == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line == (
+        "vllm-vitals: dp_imbalance has 2 data-parallel engines, and a V0 server has one: choose --dialect 0.11 or 0.32"
+    )
+    assert file.read_bytes() == b"mine"
+    with pytest.raises(ScenarioError):
+        SimulatedServer(scenario("dp_imbalance"), Clock().now, dialect=Dialect.V0)
 
 
 class TimeByScrapes:

@@ -12,7 +12,7 @@ from exporter.simulator.families import Dialect
 from exporter.simulator.play import play
 from exporter.simulator.scenarios import SCENARIOS, scenario
 from exporter.simulator.workload import Lengths, Load
-from exporter.simulator.world import World
+from exporter.simulator.world import ScenarioError, World
 
 SHORT = [replace(each, duration_s=min(each.duration_s, 1200)) for each in SCENARIOS]
 WANTED = {
@@ -64,6 +64,18 @@ def test_truncation_cuts_most_answers_at_the_servers_default():
 @pytest.mark.parametrize("dialect", list(Dialect))
 def test_the_same_trouble_is_seen_through_every_dialect(dialect):
     assert State.DEATH_SPIRAL in states("spiral", play(scenario("death_spiral"), dialect=dialect))
+
+
+@pytest.mark.parametrize("dialect", list(Dialect))
+@pytest.mark.parametrize("each", SCENARIOS, ids=lambda each: each.name)
+def test_a_dialect_tells_a_scenario_so_that_it_can_be_read_or_refuses_it(each, dialect):
+    if each.engines > 1 and dialect is Dialect.V0:
+        with pytest.raises(ScenarioError, match="one: choose --dialect"):
+            play(each, dialect=dialect)
+        return
+    seen = states(each.name, islice(play(each, dialect=dialect), 4))
+    assert State.BLIND not in seen
+    assert seen[-1] is not State.UNKNOWN
 
 
 def test_the_same_seed_writes_the_same_recording_and_another_seed_another():

@@ -18,7 +18,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 
 from exporter import __version__, page, views
 from exporter.clock import Clock
-from exporter.core.render import OPENMETRICS, TEXT, Families, join, plain
+from exporter.core.render import OPENMETRICS, TEXT, Families, join, render_samples
 from exporter.fleet import Fleet
 from exporter.logwatch import LogWatch
 
@@ -41,7 +41,9 @@ class Site:
         self._fleet, self._logs, self._clock, self._reload = fleet, logs, clock, reload
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
-        self._build = plain([("build_info", {"version": __version__, "python": platform.python_version()}, 1.0)])
+        self._build = render_samples(
+            [("build_info", {"version": __version__, "python": platform.python_version()}, 1.0)]
+        )
         templates = jinja2.Environment(
             loader=jinja2.PackageLoader("exporter"), autoescape=True, undefined=jinja2.StrictUndefined
         )
@@ -66,7 +68,7 @@ class Site:
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
         openmetrics = "application/openmetrics-text" in request.headers.get("Accept", "")
         pollers = self._fleet.pollers
-        logs = plain(self._logs.samples({poller.target.name for poller in pollers}))
+        logs = render_samples(self._logs.samples({poller.target.name for poller in pollers}))
         parts: list[Families] = [self._build, logs, *(poller.families for poller in pollers)]
         write = generate_openmetrics if openmetrics else generate_latest
         body = join(parts, openmetrics, write(self._registry).removesuffix(b"# EOF\n"))

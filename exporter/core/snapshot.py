@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from exporter.core.sample import EngineSample
 
@@ -63,8 +63,7 @@ class Role(StrEnum):
     POOLING = "pooling"
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """A derived number: a value with optional bounds, or absent, or invalid, and why."""
 
     value: float | None

@@ -277,17 +277,14 @@ class Machine:
     """Remembers which rules are latched for one engine."""
 
     def __init__(self) -> None:
-        self._latches = [_Latch() for _ in RULES]
+        self.clear()
 
     def step(self, facts: Facts | None, limits: Thresholds, now: float) -> State:
         """The state after this poll. ``facts`` None: not enough samples yet, so nothing changes but the calm states."""
         if facts is None:
-            return min((rule.state for rule, latch in self._pairs() if latch.active), key=_rank, default=State.UNKNOWN)
-        worst = min(
-            (rule.state for rule, latch in self._pairs() if latch.update(rule, facts, limits, now)),
-            key=_rank,
-            default=None,
-        )
+            return min((rule.state for rule, latch in self._rules if latch.active), key=_rank, default=State.UNKNOWN)
+        holding = [rule.state for rule, latch in self._rules if latch.update(rule, facts, limits, now)]
+        worst = min(holding, key=_rank, default=None)
         if facts.asleep:
             return State.ASLEEP
         return worst if worst is not None else calm(facts)
@@ -296,17 +293,14 @@ class Machine:
         """The worst state whose conditions are met and not yet long enough, and for how many seconds they are."""
         waits = [
             (rule.state, now - latch.pending_since)
-            for rule, latch in self._pairs()
+            for rule, latch in self._rules
             if not latch.active and latch.pending_since is not None
         ]
         return min(waits, key=lambda wait: wait[0].rank, default=None)
 
     def clear(self) -> None:
         """Forget everything: the engine went down, so what it did before proves nothing."""
-        self._latches = [_Latch() for _ in RULES]
-
-    def _pairs(self) -> list[tuple[Rule, _Latch]]:
-        return list(zip(RULES, self._latches, strict=True))
+        self._rules = [(rule, _Latch()) for rule in RULES]
 
 
 def _rank(state: State) -> int:

@@ -17,8 +17,9 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from exporter import recording
 from exporter.catalog import BY_NAME, METRICS, NAMESPACE, Kind
-from exporter.core.render import TargetRenderer, join, plain
+from exporter.core.render import TargetRenderer, join, render_samples
 from exporter.core.sample import EngineSample, Histogram
+from exporter.core.sheet import label_text
 from exporter.core.snapshot import (
     SCRAPE_ERRORS,
     Advice,
@@ -217,11 +218,11 @@ def test_histograms_are_passed_through_as_chosen_with_vllms_own_bounds(choice: s
 
 
 def test_a_histogram_is_rendered_again_only_when_it_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    from exporter.core import render
+    from exporter.core import sheet
 
     made: list[str] = []
-    real = render._buckets
-    monkeypatch.setattr(render, "_buckets", lambda name, own, h: (made.append(name), real(name, own, h))[1])
+    real = sheet._render_histogram
+    monkeypatch.setattr(sheet, "_render_histogram", lambda name, own, h: (made.append(name), real(name, own, h))[1])
     histogram = Histogram((0.1, 1.0), array("d", [1.0, 2.0, 2.0]), 1.5)
     sample = EngineSample(histograms={"ttft_seconds": histogram})
     engine = EngineSnapshot(EngineKey("t", "m", "0"), State.IDLE, 1.0, 1.0, sample=sample)
@@ -235,6 +236,38 @@ def test_a_histogram_is_rendered_again_only_when_it_is_another(monkeypatch: pyte
     assert made == ["ttft_seconds"] * 2
     assert b"_sum{" in third["ttft_seconds"]
     assert third != first
+
+
+@pytest.mark.parametrize("name", ["100%d", "%a%s%%", "a\0b", "\u00ff", 'quo"te\\', "two\nlines", "\ud800"])
+@pytest.mark.parametrize("count", [2.0, 2.5])
+def test_no_name_is_taken_for_a_part_of_the_text_around_it(name: str, count: float) -> None:
+    histogram = Histogram((0.1,), array("d", [1.0, count]), 1.5)
+    sample = EngineSample(running=3.0, histograms={"ttft_seconds": histogram})
+    engine = EngineSnapshot(EngineKey("t", name, "0"), State.IDLE, 1.0, 1.0, sample=sample)
+    families = TargetRenderer().render(TargetSnapshot("t", True, 1.0, 0.1, engines=(engine,)))
+    shown = label_text({"target": "t", "model_name": name, "engine": "0"}).encode(errors="replace")
+    assert families["requests_running"] == b"vllm_vitals_requests_running{%b} 3\n" % shown
+    assert families["ttft_seconds"].splitlines() == [
+        b'vllm_vitals_ttft_seconds_bucket{%b,le="0.1"} 1' % shown,
+        b'vllm_vitals_ttft_seconds_bucket{%b,le="+Inf"} %a' % (shown, 2.5 if count == 2.5 else 2),
+        b"vllm_vitals_ttft_seconds_sum{%b} 1.5" % shown,
+        b"vllm_vitals_ttft_seconds_count{%b} %a" % (shown, 2.5 if count == 2.5 else 2),
+    ]
+
+
+def test_lines_come_and_go_with_what_is_known() -> None:
+    renderer, key = TargetRenderer(), EngineKey("t", "m", "0")
+
+    def shown(sample: EngineSample) -> str:
+        engine = EngineSnapshot(key, State.IDLE, 1.0, 1.0, sample=sample)
+        return join([renderer.render(TargetSnapshot("t", True, 1.0, 0.1, engines=(engine,)))]).decode()
+
+    full, less = EngineSample(running=3.0, waiting=1.0, kv_usage=0.5), EngineSample(running=4.0, waiting=inf)
+    pages = [shown(sample) for sample in (full, less, full)]
+    assert pages[0] == pages[2]
+    assert "kv_cache_usage_ratio" not in pages[1]
+    assert "requests_waiting" not in pages[1]
+    assert 'vllm_vitals_requests_running{target="t",model_name="m",engine="0"} 4\n' in pages[1]
 
 
 def test_a_target_never_seen_shows_as_not_up_and_nothing_is_invented() -> None:
@@ -292,7 +325,9 @@ def test_two_targets_share_each_familys_head() -> None:
 
 
 def test_samples_that_are_about_no_target_take_any_labels() -> None:
-    families = plain([("log_records_total", {"source": 'a"b', "result": "ok"}, 3.0), ("log_tpot_p50_seconds", {}, nan)])
+    families = render_samples(
+        [("log_records_total", {"source": 'a"b', "result": "ok"}, 3.0), ("log_tpot_p50_seconds", {}, nan)]
+    )
     assert families == {"log_records_total": b'vllm_vitals_log_records_total{source="a\\"b",result="ok"} 3\n'}
 
 

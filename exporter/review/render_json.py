@@ -13,6 +13,7 @@ import orjson
 from pydantic import BaseModel
 
 from exporter.core.sample import Histogram
+from exporter.core.snapshot import Reading
 from exporter.review.report import ModelReview, Review
 
 SCHEMA = 1
@@ -35,6 +36,8 @@ def plain(value: Any) -> Any:
         return value.model_dump()
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, Reading):
+        return plain(value._asdict())
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     if isinstance(value, float):

@@ -2,15 +2,17 @@
 
 Input: a situation, a fitted step time, the server's settings. Output: `WhatIf`. A prediction is the observed value
 times what the change does in the simulation. Invariant: its error bar is at least as wide as the simulation's miss of
-what was really observed, and where that miss is large the table says to trust the direction alone.
+what was really observed and, where something was changed, as `REACH`; where that miss is large the table says to trust
+the direction alone.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import sqrt
 from statistics import median, stdev
 
 from exporter.core.snapshot import Reading
+from exporter.review.reach import REACH
 from exporter.review.situation import METRICS, Situation
 from exporter.review.trial import Outcome, run
 from exporter.review.variants import Variant, variants
@@ -58,7 +60,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """``misses`` is by metric how far the simulation is from what was observed, as a share; ``trust`` sums it up."""
+    """``misses`` is by metric how far the simulation is from what was observed, as a share; ``trust`` sums it up.
+
+    ``reach`` is by metric the least error of a changed row.
+    """
 
     engine: str
     clients: str
@@ -70,6 +75,7 @@ class WhatIf:
     misses: Mapping[str, float]
     trust: str
     rows: tuple[Row, ...]
+    reach: Mapping[str, float] = field(default_factory=lambda: REACH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +91,15 @@ class Case:
 
 def whatif(
     case: Case,
-    extra: Sequence[Variant] = (),
+    chosen: Sequence[Variant] | None = None,
     effort: Effort = Effort(),
     progress: Callable[[int, int, str], None] = lambda done, total, what: None,
 ) -> WhatIf:
-    """Simulate the situation as it is and with each thing changed."""
+    """Simulate the situation as it is and with each thing changed: those ``chosen``, or every knob."""
     here, settings = case.here, case.settings
     as_it_is = Variant("", "as it is", settings, here.load)
     time, base, misses = _calibrated(as_it_is, case.time, here, effort)
-    changed = [*variants(as_it_is), *extra]
+    changed = list(variants(as_it_is) if chosen is None else chosen)
     pair = [variant for variant in changed if variant.engines > 1]
     total = 1 + len(changed)
     progress(1, total, "as it is")
@@ -219,7 +225,8 @@ def _row(
         if name == "truncated" and value is not None:
             value = min(1.0, max(truth or 0.0, simulated or 0.0))
         error = sqrt(misses.get(name, 0.0) ** 2 + _scatter(outcomes, name) ** 2 + _coarse(seen[name]) ** 2)
-        metrics[name] = Prediction(value, error, simulated)
+        # The row as it is was observed; of a changed one nobody has seen how far the simulation carries.
+        metrics[name] = Prediction(value, max(error, REACH.get(name, 0.0)) if variant.knob else error, simulated)
     return Row(
         variant.knob, variant.setting, metrics, _note(seen["per_completion"].value, metrics["per_completion"], base),
         idle=bool(variant.knob) and list(outcomes) == list(base),

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -73,6 +74,16 @@ def _rule_file(name: str, groups: tuple[Group, ...], operator: bool) -> str:
     return dump(document)
 
 
+def note_on_links(config: Config) -> str:
+    """One line where the runbook links of these alerts open nowhere but in a checkout; else nothing."""
+    if urlsplit(config.runbook_base).scheme in ("http", "https"):
+        return ""
+    return (
+        f"note: runbook_base: {config.runbook_base} is a path, which no pager can open: publish the runbooks and give "
+        "their URL (docs/alerts.md, Links)"
+    )
+
+
 def drift(out: Path, texts: Mapping[str, str]) -> list[str]:
     """A unified diff for each file that is not as it would be written."""
     differences = []
@@ -127,6 +138,9 @@ def main(check: bool, path: Path | None, modes: frozenset[str], form: str, out: 
         target = out / name
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, encoding="utf-8")
+    # Without a config this is the project's own build, whose readers have the checkout.
+    if path and (note := note_on_links(config)):
+        click.echo(note, err=True)
 
 
 if __name__ == "__main__":

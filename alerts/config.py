@@ -256,7 +256,8 @@ class Config:
     # Prefixes of vLLM's raw names: plain, through OpenTelemetry, through Ray.
     spellings: tuple[str, ...] = ("vllm:", "vllm_", "ray_vllm_")
     grafana_url: str = "http://localhost:3000"
-    # Where the runbooks are published. A path is right in a checkout; a pager wants a URL.
+    # Where the runbooks are published. The project publishes them nowhere, so the default is their path in a checkout;
+    # a pager wants a URL, and the build says so.
     runbook_base: str = "alerts/runbooks"
     # Label team on every rule, where set.
     team: str = ""

@@ -45,6 +45,27 @@ def test_check_fails_on_drift_and_names_the_command(tmp_path: Path) -> None:
     assert "Gone.md: belongs to no alert" in done.output
 
 
+@pytest.mark.parametrize(
+    ("given", "reminded"),
+    [
+        ("team: serving\n", True),
+        ("runbook_base: runbooks\n", True),
+        ("runbook_base: https://wiki.example.com/vllm\n", False),
+        (None, False),
+    ],
+)
+def test_a_build_for_a_site_says_where_its_runbook_links_open_nowhere(
+    given: str | None, reminded: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "alerts.yaml").write_text(given or "")
+    config = ["--config", str(tmp_path / "alerts.yaml")] if given else []
+    done = CliRunner().invoke(main, [*config, "--out", str(tmp_path)])
+    assert done.exit_code == 0
+    assert len(done.stderr.splitlines()) == reminded
+    assert ("runbook_base" in done.stderr and "docs/alerts.md, Links" in done.stderr) is reminded
+    assert "\n### Links\n" in (ROOT.parent / "docs" / "alerts.md").read_text(encoding="utf-8")
+
+
 def test_operator_format_is_a_prometheus_rule(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["--out", str(tmp_path), "--format", "operator"])
     assert done.exit_code == 0, done.output

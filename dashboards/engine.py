@@ -4,7 +4,7 @@ from typing import Any
 
 from alerts.promql import number
 from alerts.text import duration_words
-from dashboards import links, looks, panels, states, theme
+from dashboards import canary, links, looks, panels, states, theme
 from dashboards.marks import incidents, state_changes
 from dashboards.panels import Column, Panel, Query
 from dashboards.promql import BY_ENGINE, ENGINE_LEGEND, folded_target, gauge, of_engine, quantile, rate
@@ -23,6 +23,7 @@ def build(site: Site) -> dict[str, Any]:
         Row("Load against room", _load(site)),
         Row("Preemption: how much work is redone", _preemption(site)),
         Row("What users feel", _latency(site)),
+        Row("Does it answer?", canary.row()),
     )
     return theme.dashboard(
         links.ENGINE,
@@ -271,11 +272,17 @@ def _latency(site: Site) -> tuple[Panel, ...]:
         ),
         panels.timeseries(
             "Time per output token",
-            "Per finished request: what a reader sees as speed. Interpolated inside vLLM's buckets, so small changes "
-            "may be rounding.",
-            [Query(quantile(q, "tpot_seconds", site, BY_ENGINE), of_engine(f"p{q * 100:g}")) for q in (0.5, 0.9, 0.99)],
+            "Per finished request: what a reader sees as speed; and the longest gaps between two tokens, which one "
+            "stall shows. Interpolated inside vLLM's buckets, so small changes may be rounding.",
+            [
+                *(
+                    Query(quantile(q, "tpot_seconds", site, BY_ENGINE), of_engine(f"p{q * 100:g}"))
+                    for q in (0.5, 0.9, 0.99)
+                ),
+                Query(quantile(0.99, "inter_token_latency_seconds", site, BY_ENGINE), of_engine("single gap, p99")),
+            ],
             "s",
-            "No request finished, or vLLM is older than 0.11.",
+            "No token was made in this range.",
             levels=site.scale.tpot,
             width=6,
         ),

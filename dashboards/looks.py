@@ -36,6 +36,12 @@ def finish_colours() -> list[dict[str, Any]]:
     return [by_regex(f"^{reason}", colour=colour) for reason, colour in colours.items()]
 
 
+def outcome_colours() -> list[dict[str, Any]]:
+    """What became of a canary: an answer green, silence red, a refusal yellow."""
+    colours = {"ok": GREEN, "timeout": RED, "error": YELLOW}
+    return [by_regex(f"^{outcome}", colour=colour) for outcome, colour in colours.items()]
+
+
 def _override(matcher: dict[str, Any], properties: dict[str, Any]) -> dict[str, Any]:
     def one(key: str, value: Any) -> dict[str, Any]:
         if key == "colour":

@@ -7,7 +7,7 @@ from alerts.text import duration_words
 from dashboards import links, looks, panels, promql, states, theme
 from dashboards.marks import incidents, state_changes
 from dashboards.panels import Column, Panel, Query
-from dashboards.promql import ENGINE_LEGEND, gauge, quantile, total, worst
+from dashboards.promql import ENGINE_LEGEND, gauge, quantile, rate, total, worst
 from dashboards.site import ANY_IS_BAD, ANY_IS_ODD, Site
 from dashboards.theme import Row
 
@@ -204,6 +204,7 @@ def _when(site: Site) -> tuple[Panel, ...]:
             "s",
             "No request got its first token in this range.",
             levels=site.scale.ttft,
+            width=6,
         ),
         panels.timeseries(
             "Useful tokens per second",
@@ -212,6 +213,7 @@ def _when(site: Site) -> tuple[Panel, ...]:
             [Query(total(gauge("useful_tokens_per_second")), "{{model_name}}")],
             "short",
             "No tokens were produced in this range.",
+            width=6,
         ),
         panels.timeseries(
             "Requests waiting",
@@ -220,6 +222,22 @@ def _when(site: Site) -> tuple[Panel, ...]:
             [Query(total(gauge("requests_waiting", keep=("reason",))), "{{model_name}}")],
             "short",
             "No engine has been seen in this range.",
+            width=6,
+        ),
+        panels.timeseries(
+            "Engine errors in the logs",
+            "Per minute by kind, over five minutes, from every log that is read (a log is called by its source, not by "
+            "a server). engine_dead and out_of_memory end the engine; shm_broadcast_wait is often its only sign of a "
+            "hang, or of a start-up that compiles.",
+            [
+                Query(
+                    f"60 * sum by (source, kind) ({rate('log_engine_errors_total', over='5m')}) > 0",
+                    "{{source}} {{kind}}",
+                )
+            ],
+            "cpm",
+            "No error was logged, or no logs are read: set logs in the config.",
+            width=6,
         ),
     )
 

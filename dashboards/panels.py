@@ -17,6 +17,11 @@ YES_NO = {
     "type": "value",
     "options": {"0": {"text": "no", "color": RED, "index": 0}, "1": {"text": "yes", "color": GREEN, "index": 1}},
 }
+# The same where neither answer is good or bad.
+YES_IS_NEWS = {
+    "type": "value",
+    "options": {"0": {"text": "no", "index": 0}, "1": {"text": "yes", "index": 1}},
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dashboards import links, looks, panels, theme
+from dashboards import links, looks, panels, routes, theme
 from dashboards.marks import incidents
 from dashboards.panels import Panel, Query
 from dashboards.promql import distribution, gauge, mean, quantile, rate, ratio, total, worst
@@ -16,7 +16,7 @@ def build(site: Site) -> dict[str, Any]:
         Row("Are answers cut?", _truncation(site)),
         Row("How long are prompts and outputs?", _lengths(site)),
         Row("Why it is uneven", _shape(site)),
-        Row("From the logs: by route", _routes(site)),
+        Row("From the logs: by route", routes.row(site)),
     )
     return theme.dashboard(
         links.WORKLOAD,
@@ -151,12 +151,14 @@ def _shape(site: Site) -> tuple[Panel, ...]:
         ),
         panels.timeseries(
             "Finished per second, by reason",
-            "stop is a whole answer, length a cut one; abort and error are lost work.",
+            "stop is a whole answer, length a cut one; abort and error are lost work. refused never began: the queue "
+            "was full (vLLM 0.32 on), so add replicas or cap the client.",
             [
                 Query(
                     f"sum by (finished_reason) ({rate('responses_total', keep=('finished_reason',))})",
                     "{{finished_reason}}",
-                )
+                ),
+                Query(f"sum({rate('rejected_requests_total')})", "refused"),
             ],
             "reqps",
             "No response has finished in this range.",
@@ -170,50 +172,5 @@ def _shape(site: Site) -> tuple[Panel, ...]:
             [Query(total(gauge("abandoned_requests_per_second")), "{{model_name}}")],
             "reqps",
             "No request has started in this range.",
-        ),
-    )
-
-
-def _routes(site: Site) -> tuple[Panel, ...]:
-    of_route = ("model_name", "route")
-    cut = f"sum by (model_name, route) ({rate('log_truncated_responses_total')})"
-    all_of = f"sum by (model_name, route) ({rate('log_responses_total')})"
-    return (
-        panels.timeseries(
-            "Truncated share, by route",
-            "From logs: which route's answers are cut. Read beside the share by model above; where they differ, some "
-            "traffic is not logged.",
-            [Query(ratio(cut, all_of), "{{model_name}} {{route}}")],
-            "percentunit",
-            "No logs are read: set logs in the config.",
-            levels=site.scale.truncated,
-            width=6,
-        ),
-        panels.timeseries(
-            "Spread of output length, by route",
-            "CV of each route, and of all routes mixed (no route in its name). Where every route lies well below the "
-            "mix, a pool or a cap by route helps.",
-            [Query(worst(gauge("log_output_tokens_cv"), ", ".join(of_route)), "{{model_name}} {{route}}")],
-            "none",
-            "No logs are read: set logs in the config.",
-            width=6,
-        ),
-        panels.timeseries(
-            "Exact time per token p99, by route",
-            "From logged responses, without buckets. The route that suffers most is the one to move or to cap first.",
-            [Query(worst(gauge("log_tpot_p99_seconds"), ", ".join(of_route)), "{{model_name}} {{route}}")],
-            "s",
-            "Logs carry no timing, or none are read.",
-            levels=site.scale.tpot,
-            width=6,
-        ),
-        panels.timeseries(
-            "Tokens made and never returned",
-            "Generated tokens per second that were cut away before the client saw them (stop strings, clients' "
-            "limits): work that nobody got.",
-            [Query(f"sum by (model_name, route) ({rate('log_unreturned_tokens_total')})", "{{model_name}} {{route}}")],
-            "short",
-            "Nothing was cut away, or no logs are read.",
-            width=6,
         ),
     )

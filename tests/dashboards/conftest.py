@@ -42,7 +42,9 @@ def redundant(tmp_path_factory: pytest.TempPathFactory) -> Iterator[history.Serv
 
 def _of_daemon() -> Iterator[str]:
     never_seen = history.of_silent("silent:8000")
-    return chain(*(history.of_daemon(name) for name in NAMES), history.of_story(), never_seen, about_the_daemon())
+    told = (history.of_daemon(name) for name in NAMES)
+    logged = history.of_gateway("truncation_mix")
+    return chain(*told, history.of_story(), logged, never_seen, about_the_daemon())
 
 
 def _serve(factory: pytest.TempPathFactory, samples: Iterator[str]) -> Iterator[history.Server]:
@@ -52,7 +54,7 @@ def _serve(factory: pytest.TempPathFactory, samples: Iterator[str]) -> Iterator[
 
 def about_the_daemon() -> Iterator[str]:
     """What the daemon says of itself."""
-    info = render.join([render.plain([("build_info", {"version": "0.1.0", "python": "3.11"}, 1.0)])])
+    info = render.join([render.render_samples([("build_info", {"version": "0.1.0", "python": "3.11"}, 1.0)])])
     process = b"process_resident_memory_bytes 9e7\nprocess_cpu_seconds_total %d\n"
     for at in range(history.END - history.SPAN, history.END + 1, history.STEP):
         yield from history.stamped(

@@ -4,6 +4,8 @@ The recordings are judged by the daemon's own judge and rendered by its own rend
 times: a minute of recording costs no minute of test. All end at the same moment, each as a server and model of its own.
 """
 
+import gzip
+import json
 import socket
 import subprocess
 import time
@@ -16,7 +18,7 @@ import requests
 from exporter import recording
 from exporter.catalog import METRICS
 from exporter.core import render
-from exporter.core.snapshot import Scrape
+from exporter.core.snapshot import Canary, Scrape
 from exporter.core.target import TargetJudge
 from exporter.logs.decode import LineDecoder
 from exporter.logs.families import log_families
@@ -31,6 +33,7 @@ RECORDINGS = Path(__file__).parents[1] / "data" / "recordings"
 END = 1_800_000_000
 STEP = 5
 SPAN = 600
+CANARY_EVERY = 60
 # What an operator states in the config, because these servers' metrics do not.
 SETTINGS = {"max_num_seqs": "64", "max_model_len": "2048"}
 # Series that only the daemon can make.
@@ -72,9 +75,12 @@ def scrapes(name: str) -> list[Scrape]:
 def of_daemon(name: str, native_only: bool = False) -> Iterator[str]:
     """What the daemon serves through a recording, as samples with times; or what recording rules could say of it."""
     target, renderer = f"{name}:8000", render.TargetRenderer()
-    judge, due = TargetJudge(target), 0.0
+    judge, due, ask = TargetJudge(target), 0.0, 0.0
     judge.learn(SETTINGS)
     for scrape in scrapes(name):
+        if scrape.body and scrape.at >= ask:
+            ask = scrape.at + CANARY_EVERY
+            judge.canary(Canary(scrape.at - 0.5, 0.5, "ok"))
         families = renderer.render(judge.observe(scrape))
         if scrape.at >= due:
             due = scrape.at + STEP
@@ -122,8 +128,36 @@ def of_story(native_only: bool = False) -> Iterator[str]:
             yield from stamped(render.join([kept]), now, 'job="vllm-vitals",instance="rules"')
             yield from stamped((body or "").encode(), now, f'job="vllm",instance="{target}"')
         else:
-            logged = render.plain(one for one in log_families(seen) if one[0] != "server_setting")
+            logged = render.render_samples(one for one in log_families(seen) if one[0] != "server_setting")
             yield from stamped(render.join([families, logged]), now, 'job="vllm-vitals",instance="vitals:9840"')
+
+
+def of_gateway(name: str) -> Iterator[str]:
+    """What the daemon says of a gateway's log: the answers that the recording's client got, a line each.
+
+    The client's phases stand for routes, and half of each answer for thinking: the recorded model does not think. The
+    router predicts the mean so far, and the engine behind it complains once.
+    """
+    with gzip.open(RECORDINGS / name / "requests.jsonl.gz", "rb") as file:
+        answers = sorted((json.loads(line) for line in file), key=lambda one: float(one["start"] + one["e2e"]))
+    shift = END - answers[-1]["start"] - answers[-1]["e2e"]
+    reader, lines, made = LogJudge({"gateway": SourceInfo(f"{name}:8000")}), LineDecoder(shipped()), 1
+    for at in range(END - SPAN, END + 1, STEP):
+        while answers and shift + answers[0]["start"] + answers[0]["e2e"] <= at:
+            one = answers.pop(0)
+            length = one["usage"]["completion_tokens"]
+            thought = {"completion_tokens_details": {"reasoning_tokens": length // 2}}
+            line = {
+                **one, "id": "x", "model": name, "route": one["label"], "usage": one["usage"] | thought,
+                "choices": [{"finish_reason": one["finish"]}], "predicted_tokens": made, "returned_tokens": length - 1,
+            }  # fmt: skip
+            made = (9 * made + length) // 10
+            reader.observe("gateway", lines.decode(json.dumps(line).encode(), at), at)
+        if at == END - STEP:
+            line = {"levelname": "ERROR", "message": "EngineCore encountered a fatal error.", "name": "vllm.v1.engine"}
+            reader.observe("gateway", lines.decode(json.dumps(line).encode(), at), at)
+        text = render.render_samples(log_families(reader.snapshot(at)))
+        yield from stamped(render.join([text]), at, 'job="vllm-vitals",instance="vitals:9840"')
 
 
 def of_vllm(name: str) -> Iterator[str]:

@@ -18,7 +18,7 @@ Json = dict[str, Any]
 ELSEWHERE = {"ALERTS", "ALERTS_FOR_STATE", "process_resident_memory_bytes", "process_cpu_seconds_total"}
 DEAD_TYPES = {"graph", "singlestat", "grafana-piechart-panel", "grafana-worldmap-panel", "natel-discrete-panel",
               "flant-statusmap-panel", "marcuscalidus-svg-panel", "table-old"}  # fmt: skip
-MAX_PANELS = 20
+MAX_PANELS = 22  # what a person scrolls through while paged
 _COUNTERS = {metric.full_name for metric in METRICS if metric.kind is Kind.COUNTER} | {"process_cpu_seconds_total"}
 _SCOPES = {metric.full_name: metric.all_labels for metric in METRICS}
 

@@ -18,10 +18,7 @@ from tests.dashboards import lint
 from tests.dashboards.conftest import NAMES
 from tests.dashboards.history import STEP, Server
 
-NO_TOKENS = "vLLM's own log says nothing of token counts or times"
 RIGHTLY_EMPTY = {
-    "Spread of output length, by route": NO_TOKENS,
-    "Exact time per token p99, by route": NO_TOKENS,
     "Samples dropped as impossible": "vLLM said nothing impossible",
 }
 PROCESS = {"Memory of the daemon", "CPU of the daemon", "Replicas and versions"}
@@ -81,6 +78,15 @@ def empty_panels(server: Server, dashboard: dict[str, Any]) -> set[str]:
 def test_every_panel_shows_something_when_the_daemon_feeds_it(daemon: Server, dashboard: dict[str, Any]) -> None:
     here = {panel["title"] for panel in lint.panels(dashboard)}
     assert empty_panels(daemon, dashboard) == here & set(RIGHTLY_EMPTY)
+
+
+def test_every_column_of_the_routes_is_filled_where_logs_say_all(daemon: Server) -> None:
+    workload = json.loads(build(Site())[f"{links.WORKLOAD}.json"])
+    table = next(panel for panel in workload["panels"] if panel["title"] == "Routes at a glance")
+    routes = {"natural stop", "cap 64"}
+    for target in table["targets"]:
+        rows = run(daemon, target, {"model_name": "truncation_mix"})
+        assert routes <= {row["metric"].get("route", "") for row in rows}, target["expr"]
 
 
 def test_without_the_daemon_a_panel_shows_something_or_says_why_not(native: Server, dashboard: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ Invariant: an exclusion stands in `EXCLUDED` with its reason; everything else mu
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,9 @@ EXCLUDED = {
 }
 REQUIRED_ANNOTATIONS = ("summary", "description", "runbook_url", "dashboard_url")
 _RATES = {"rate", "increase", "irate", "resets"}
+_COMPARISONS = {">", "<", ">=", "<=", "==", "!="}
+# Functions after which a series keeps its name in VictoriaMetrics.
+_KEEPS = {f"{how}_over_time" for how in ("avg", "last", "max", "min", "quantile")} | {"clamp_max", "clamp_min"}
 _EVENTS = {"last_over_time", "resets", "absent", "timestamp", "count_over_time", "changes"}
 _COUNTERS = {m.full_name for m in METRICS if m.kind is Kind.COUNTER}
 _HISTOGRAMS = {m.full_name for m in METRICS if m.kind is Kind.HISTOGRAM}
@@ -46,7 +50,7 @@ class Finding:
 
 def lint(config: Config, groups: tuple[Group, ...], runbooks: frozenset[str]) -> list[Finding]:
     """Every finding over all groups; empty when the rules are fit to ship."""
-    found = [f for g in groups for f in _group(g)] + list(_duplicates(groups))
+    found = [f for g in groups for f in _group(g)] + list(_duplicates(groups)) + list(_circles(groups))
     recorded = {r.record for g in groups for r in g.rules if isinstance(r, Recording)}
     read: set[str] = set()
     for rule in (r for g in groups for r in g.rules):
@@ -101,13 +105,66 @@ def _duplicates(groups: tuple[Group, ...]) -> Iterator[Finding]:
         seen.add(key)
 
 
+def _circles(groups: tuple[Group, ...]) -> Iterator[Finding]:
+    """Records that read themselves, directly or through others."""
+    reads: dict[str, set[str]] = {}
+    for rule in (r for g in groups for r in g.rules):
+        if isinstance(rule, Recording):
+            with suppress(ValueError):  # `_rule` says what is wrong with its syntax
+                reads.setdefault(rule.record, set()).update(metrics_of(rule.expr))
+    for record, direct in reads.items():
+        seen: set[str] = set()
+        ahead = set(direct)
+        while ahead:
+            seen |= ahead
+            ahead = {name for one in ahead for name in reads.get(one, ())} - seen
+        if record in seen:
+            yield Finding(record, "circle", "it reads itself, which no replay can follow: write events, read the last")
+
+
+def _names(node: Any) -> set[str]:
+    """The names that the series of an expression may have over time, in VictoriaMetrics, which keeps more of them."""
+    if isinstance(node, pq.ParenExpr):
+        return _names(node.expr)
+    if isinstance(node, pq.VectorSelector):
+        return {node.name or ""}
+    if isinstance(node, pq.MatrixSelector):
+        return {node.vector_selector.name or ""}
+    if isinstance(node, pq.Call) and node.args and (node.func.name in _KEEPS or node.func.name.startswith("label_")):
+        return _names(node.args[0])
+    if isinstance(node, pq.BinaryExpr):
+        if str(node.op) == "or":
+            return _names(node.lhs) | _names(node.rhs)
+        if str(node.op) in {"and", "unless"} or (str(node.op) in _COMPARISONS and not _bool(node)):
+            return _names(node.lhs)
+    return {""}
+
+
+def _bool(node: Any) -> bool:
+    return node.modifier is not None and node.modifier.return_bool
+
+
+def _renamed(tree: list[tuple[Any, tuple[Any, ...]]]) -> Iterator[Any]:
+    """Expressions whose series lose their names, and may have had several."""
+    for node, _ in tree:
+        if isinstance(node, pq.BinaryExpr) and str(node.op) in {"+", "-", "*", "/"}:
+            yield from (side for side in (node.lhs, node.rhs) if len(_names(side)) > 1)
+    if len(_names(tree[0][0])) > 1:
+        yield tree[0][0]
+
+
 def _rule(config: Config, rule: Alert | Recording, recorded: set[str]) -> list[Finding]:
     name = rule.name if isinstance(rule, Alert) else rule.record
     try:
         tree = list(nodes(rule.expr))
     except ValueError as error:
         return [Finding(name, "syntax", str(error).splitlines()[0])]
-    found: list[Finding] = []
+    found = [
+        Finding(
+            name, "names", f"{' or '.join(sorted(map(repr, _names(node))))}: two series over time, fold them by max"
+        )
+        for node in _renamed(tree)
+    ]
     for node, parents in tree:
         if isinstance(node, pq.VectorSelector):
             found += [Finding(name, check, text) for check, text in _selector(config, node, parents, recorded)]
@@ -202,7 +259,7 @@ def _kept(alert: Alert) -> set[str]:
 def _is_comparison(node: Any) -> bool:
     if isinstance(node, pq.Call) and node.func.name == "absent":
         return True
-    return isinstance(node, pq.BinaryExpr) and str(node.op) in {">", "<", ">=", "<=", "==", "!="}
+    return isinstance(node, pq.BinaryExpr) and str(node.op) in _COMPARISONS
 
 
 def queries_of(alert: Alert) -> list[str]:

@@ -110,11 +110,13 @@ def _counts(config: Config) -> tuple[Recording, ...]:
 def over_r_window(config: Config, expression: str) -> str:
     """``expression`` (holding RANGE or SUFFIX) over the shortest window with enough completions; else nothing."""
     fold, least = _fold(config), number(config.thresholds.min_completions)
-    return " or ".join(
+    choices = " or ".join(
         f"(({expression.replace('RANGE', fold.range(w)).replace('SUFFIX', f'increase{w}s')})"
         f" and {on(config.identity)} engine:vllm_completions:increase{w}s >= {least})"
         for w in r_windows(config)
     )
+    # Choices that have names of their own would be several series over time: without a name they are one.
+    return f"max {by(config.identity)} ({choices})"
 
 
 def _r(config: Config) -> tuple[Recording, ...]:
@@ -261,7 +263,7 @@ def _abandoned(config: Config) -> tuple[Recording, ...]:
     before = _fold(config).gauge("requests_running", offset=seconds)
     evicted = f"engine:vllm_preemptions:increase{fast(config)}s"
     queue = f"clamp_min(({waiting_total(config)}) - ({waiting_total(config, fast(config))}), 0)"
-    victims = f"(({evicted} < {queue}) or {queue})"
+    victims = f"max {identity} (({evicted} < {queue}) or {queue})"
     started = f"max {identity} (increase(engine:vllm_first_tokens:count{window}))"
     gone = f"{started} - engine:vllm_completions:increase{fast(config)}s - (({running}) - ({before})) - {victims}"
     return (Recording(metric("abandoned_requests_per_second"), f"clamp_min({gone}, 0) / {seconds}"),)

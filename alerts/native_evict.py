@@ -1,14 +1,15 @@
 """Native mode: thrashing and death_spiral in PromQL, with hold and release.
 
-Input: the series of `native`. Output: ``engine:vllm_{thrashing,death_spiral}:latched``, 0 or 1.
-A latch reads its own last value, so a state is entered after its condition held, and left after half of it was gone for
-long enough. The conditions are those of `exporter.core.state`.
+Input: the series of `native`. Output: ``engine:vllm_{thrashing,death_spiral}:latched``, there while the state holds: it
+is entered after its condition held, and left after half of it was gone for long enough (`native_memory`). The
+conditions are those of `exporter.core.state`.
 """
 
 from alerts.config import Config
 from alerts.model import Recording
 from alerts.native import fast, waiting_total
-from alerts.promql import Fold, metric, number, on
+from alerts.native_memory import before_preemption, calm, latch
+from alerts.promql import Fold, by, metric, number, on
 
 
 def rules(config: Config) -> tuple[Recording, ...]:
@@ -22,7 +23,7 @@ def _fold(config: Config) -> Fold:
 
 def boolean(config: Config, condition: str) -> str:
     """0 or 1 for every engine."""
-    return f"((({condition}) * 0 + 1) or 0 * {metric('generation_tokens_total')})"
+    return f"((max {by(config.identity)} ({condition}) * 0 + 1) or 0 * {metric('generation_tokens_total')})"
 
 
 def preempted(config: Config, level: float = 1) -> str:
@@ -57,9 +58,7 @@ def _thrashing(config: Config) -> tuple[Recording, ...]:
     stay = f"(({high} and {identity} ({some})) or {blind}) and {identity} ({mean} >= 0.5)"
     return (
         Recording("engine:vllm_waiting:requests", waiting_total(config)),
-        Recording("engine:vllm_thrashing:enter", boolean(config, enter)),
-        Recording("engine:vllm_thrashing:stay", boolean(config, stay)),
-        _latch(config, "engine:vllm_thrashing:latched", "engine:vllm_thrashing:enter", "engine:vllm_thrashing:stay"),
+        *latch(config, "thrashing", boolean(config, enter), boolean(config, stay)),
     )
 
 
@@ -94,21 +93,10 @@ def _spiral(config: Config) -> tuple[Recording, ...]:
 
     enter = f"{redoing} or {_collapsed(config, 1)}"
     stay = f"{still_redoing} or {_collapsed(config, 0.5)} or {barren(0.5)}"
-    latched, release = "engine:vllm_death_spiral:latched", fold.range(limits.release)
     return (
         *_calm(config, generated),
-        Recording("engine:vllm_death_spiral:enter", boolean(config, enter)),
-        Recording("engine:vllm_death_spiral:stay", boolean(config, stay)),
-        _latch(
-            config, "engine:vllm_death_spiral:held", "engine:vllm_death_spiral:enter", "engine:vllm_death_spiral:stay"
-        ),
         # Evictions without one token for so long need no further hold.
-        Recording(
-            latched,
-            f"(engine:vllm_death_spiral:held == 1) or ({barren(1)} * 0 + 1)"
-            f" or (({latched} == 1) and max_over_time(engine:vllm_death_spiral:stay{release}) == 1)"
-            f" or 0 * {metric('generation_tokens_total')}",
-        ),
+        *latch(config, "death_spiral", boolean(config, enter), boolean(config, stay), at_once=barren(1)),
     )
 
 
@@ -117,32 +105,26 @@ def _collapsed(config: Config, level: float) -> str:
     identity = on(config.identity)
     share = number(config.thresholds.spiral_generation_share / level)
     alike = " ".join(
-        f"and {identity} ({metric(name)} / (engine:vllm_{name}:calm > 0) <= 2)"
-        f" and {identity} ({metric(name)} / (engine:vllm_{name}:calm > 0) >= 0.5)"
+        f"and {identity} ({metric(name)} / ({calm(config, name)} > 0) <= 2)"
+        f" and {identity} ({metric(name)} / ({calm(config, name)} > 0) >= 0.5)"
         for name in ("prompt_tokens_mean", "output_tokens_mean")
     )
     return (
         f"({preempted(config, level)} and {identity} (engine:vllm_generation:rate <= {share} *"
-        f" (engine:vllm_generation:calm > 0))"
-        f" and {identity} (engine:vllm_work:requests >= engine:vllm_work:calm) {alike})"
+        f" ({calm(config, 'generation')} > 0))"
+        f" and {identity} (engine:vllm_work:requests >= {calm(config, 'work')}) {alike})"
     )
 
 
 def _calm(config: Config, generated: str) -> tuple[Recording, ...]:
-    """What the engine did in the ten minutes before the first preemption of this episode: kept while it lasts."""
-    identity = on(config.identity)
-    calm = f"{identity} ({metric('preemptions_per_second')} == 0)"
+    """What the engine did in the ten minutes before the first preemption of an episode."""
     window = _fold(config).range(config.thresholds.slow_window)
-
-    def before(record: str, source: str) -> Recording:
-        return Recording(record, f"({source} and {calm}) or {record}")
-
     return (
         Recording("engine:vllm_generation:rate", generated),
-        before("engine:vllm_generation:calm", f"avg_over_time(engine:vllm_generation:rate{window})"),
-        before("engine:vllm_work:calm", f"avg_over_time(engine:vllm_work:requests{window})"),
-        before("engine:vllm_prompt_tokens_mean:calm", metric("prompt_tokens_mean")),
-        before("engine:vllm_output_tokens_mean:calm", metric("output_tokens_mean")),
+        before_preemption(config, "generation", "engine:vllm_generation:rate", "avg_over_time", window),
+        before_preemption(config, "work", "engine:vllm_work:requests", "avg_over_time", window),
+        before_preemption(config, "prompt_tokens_mean", metric("prompt_tokens_mean")),
+        before_preemption(config, "output_tokens_mean", metric("output_tokens_mean")),
     )
 
 
@@ -170,16 +152,3 @@ def _ratio_conditions(config: Config, level: float) -> str:
     )
     enough = f"engine:vllm_preemptions:r_window >= {number(limits.min_preemptions)}"
     return f"({r} or ({repeat} and {identity} {enough}))"
-
-
-def _latch(config: Config, record: str, enter: str, stay: str) -> Recording:
-    """1 once ``enter`` has held for the hold; then until ``stay`` has been false for the release."""
-    fold, limits = _fold(config), config.thresholds
-    hold, release = fold.range(limits.hold), fold.range(limits.release)
-    samples = int(limits.hold) // config.evaluation_seconds + 1
-    return Recording(
-        record,
-        f"(min_over_time({enter}{hold}) == 1 and count_over_time({enter}{hold}) >= {samples})"
-        f" or (({record} == 1) and max_over_time({stay}{release}) == 1)"
-        f" or 0 * {metric('generation_tokens_total')}",
-    )

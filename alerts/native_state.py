@@ -1,8 +1,8 @@
 """Native mode: the state of each engine, with hold and release, in PromQL.
 
-Input: the series of `native`. Output: ``state``, ``state_since_timestamp_seconds`` and ``target_up``. A latch reads its
-own last value, so a state is entered after its condition held, and left after half the condition was gone for long
-enough. Exactly one state holds per engine: the worst. `down` also stands for blind, which PromQL cannot tell apart.
+Input: the series of `native`. Output: ``state``, ``state_since_timestamp_seconds`` and ``target_up``. Exactly one state
+holds per engine: the worst. `down` also stands for blind, which PromQL cannot tell apart. No record reads itself
+(`native_memory`).
 """
 
 from alerts import native_evict, raw
@@ -10,14 +10,17 @@ from alerts.config import Config
 from alerts.model import Recording
 from alerts.native import computed_prompts, fast, waiting_total
 from alerts.native_evict import answers, boolean, preempted
+from alerts.native_memory import KEPT_SINCE, changed
 from alerts.promql import Fold, by, metric, number, on
 from exporter.core.snapshot import State
 
 # An engine that has vanished is remembered this long (s), so that its absence can be said.
 REMEMBERED = 3600
+_PRESENT = "engine:vllm_present:timestamp"
 _SEEN = "engine:vllm_seen:timestamp"
-_CHOSEN = "engine:vllm_state:chosen"
-_SINCE = "engine:vllm_state:since"
+_FOUND = "engine:vllm_stalled:found"
+_RANK = "engine:vllm_state:rank"
+_CHANGED = "engine:vllm_state:changed"
 
 
 def rules(config: Config) -> tuple[Recording, ...]:
@@ -39,17 +42,22 @@ def _presence(config: Config) -> tuple[Recording, ...]:
     """Which engines exist or did so lately, and whether their target answers."""
     fold = _fold(config)
     target = by(config.target_identity)
-    present = f"0 * {metric('requests_running')} + time()"
+    last = f"max_over_time({_PRESENT}{fold.range(REMEMBERED)})"
     labelled = 'label_replace(UP, "target", "$1", "instance", "(.+)")'
     up = labelled.replace("UP", "up")
-    # Only while its target is listed and silent: one that discovery dropped, or serves another model, is forgotten.
-    remembered = f"({_SEEN} > time() - {REMEMBERED}) and {on(config.target_identity)} (max {target} ({up}) == 0)"
+    # Only while its target is listed and silent: one that discovery dropped is forgotten. Only the engines that the
+    # target had at last: it may have served another model before.
+    remembered = (
+        f"({last} >= {on(config.target_identity)} group_left () max {target} ({last}))"
+        f" and {on(config.target_identity)} (max {target} ({up}) == 0)"
+    )
     known = f"max {target} ({_SEEN})"
     failures = config.thresholds.failures
     window = fold.range((failures - 1) * config.scrape_seconds)
     lately = f"max {target} ({labelled.replace('UP', f'max_over_time(up{window})')})"
     return (
-        Recording(_SEEN, f"({present}) or ({remembered})"),
+        Recording(_PRESENT, f"max {by(config.identity)} (0 * {metric('requests_running')}) + time()"),
+        Recording(_SEEN, f"max {by(config.identity)} ({_PRESENT} or ({remembered}))"),
         Recording(metric("target_up"), f"max {target} ({up}) and {on(config.target_identity)} {known}"),
         # Down after as many failed scrapes in a row as the daemon wants; a target that discovery dropped is not down.
         Recording("engine:vllm_down:bool", f"({_SEEN} * 0 + 1) and {on(config.target_identity)} ({lately} == 0)"),
@@ -79,6 +87,8 @@ def _progress(config: Config) -> tuple[Recording, ...]:
 
     finished = f"sum {by(config.identity)} ({metric('responses_total')}) > 0"
     asleep = raw.latest(config, ("engine_sleep_state",), 'sleep_state="awake"')
+    # Until it is down, one that was found stalled and stopped answering is still stalled.
+    lately = fold.range((limits.failures + 1) * config.scrape_seconds)
     return (
         Recording("engine:vllm_work:requests", work),
         Recording("engine:vllm_asleep:bool", f"({asleep}) == bool 0"),
@@ -88,12 +98,16 @@ def _progress(config: Config) -> tuple[Recording, ...]:
         ),
         # A server that no longer answers looks frozen too: only one that answers now can be found stalled.
         Recording(
-            "engine:vllm_stalled:bool",
-            f"(engine:vllm_frozen:bool and {answers(config)}"
-            f" or (engine:vllm_frozen:bool and {identity} engine:vllm_stalled:bool)) * 0 + 1"
-            f" unless {identity} (engine:vllm_asleep:bool == 1)"
+            _FOUND,
+            f"engine:vllm_frozen:bool and {answers(config)} unless {identity} (engine:vllm_asleep:bool == 1)"
             # Under preemptions a frozen engine is a spiral that starves itself.
             f" unless {identity} {preempted(config)} unless {on(config.target_identity)} {_moving(config)}",
+        ),
+        Recording(
+            "engine:vllm_stalled:bool",
+            f"max {by(config.identity)} ({_FOUND} or (engine:vllm_frozen:bool and {identity}"
+            f" last_over_time({_FOUND}{lately}) and {on(config.target_identity)} ({metric('target_up')} == 0)))"
+            " * 0 + 1",
         ),
     )
 
@@ -142,8 +156,8 @@ def _verdict(config: Config) -> tuple[Recording, ...]:
         (State.DOWN, "engine:vllm_down:bool == 1"),
         (State.STALLED, "engine:vllm_stalled:bool == 1"),
         (State.ASLEEP, "engine:vllm_asleep:bool == 1"),
-        (State.DEATH_SPIRAL, "engine:vllm_death_spiral:latched == 1"),
-        (State.THRASHING, "engine:vllm_thrashing:latched == 1"),
+        (State.DEATH_SPIRAL, "engine:vllm_death_spiral:latched"),
+        (State.THRASHING, "engine:vllm_thrashing:latched"),
         (State.STARVED, f"min_over_time(engine:vllm_starved:bool{window}) == 1"),
         (State.PREEMPTING, f"{metric('preemptions_per_second')} > 0"),
         (State.SATURATED, f"engine:vllm_queued:share >= {number(limits.saturated_share)}"),
@@ -155,27 +169,14 @@ def _verdict(config: Config) -> tuple[Recording, ...]:
         (State.HEALTHY, known),
         (State.UNKNOWN, _SEEN),
     )
-    chosen = " or ".join(
-        f'label_replace((max {identity} ({condition})) * 0 + 1, "state", "{state}", "", "")'
-        for state, condition in conditions[:1]
-    )
-    for state, condition in conditions[1:]:
-        chosen += (
-            f' or {on(config.identity)} label_replace((max {identity} ({condition})) * 0 + 1, "state",'
-            f' "{state}", "", "")'
-        )
-    stateful = (*config.identity, "state")
+    chosen = " or ".join(f"(max {identity} ({condition})) * 0 + {state.rank}" for state, condition in conditions)
     return (
         # Windows outlive an engine that has gone; its state does not.
-        Recording(_CHOSEN, f"({chosen}) and {on(config.identity)} {_SEEN}"),
-        Recording(_SINCE, f"({_SINCE} and {on(stateful)} {_CHOSEN}) or ({_CHOSEN} * 0 + time())"),
-        *(
-            Recording(
-                metric("state"),
-                f'max {identity} ({_CHOSEN}{{state="{state}"}}) or 0 * max {identity} ({_CHOSEN})',
-                {"state": str(state)},
-            )
-            for state in State
+        Recording(_RANK, f"({chosen}) and {on(config.identity)} {_SEEN}"),
+        *(Recording(metric("state"), f"{_RANK} == bool {state.rank}", {"state": str(state)}) for state in State),
+        changed(config, _CHANGED, _RANK),
+        Recording(
+            metric("state_since_timestamp_seconds"),
+            f"max_over_time({_CHANGED}{_fold(config).range(KEPT_SINCE)}) and {on(config.identity)} {_RANK}",
         ),
-        Recording(metric("state_since_timestamp_seconds"), f"max {identity} ({_SINCE})"),
     )

@@ -1,7 +1,7 @@
 """Recording rules that both producers need: what an engine did before its trouble, and how much work arrives.
 
-Input: folded `vllm_vitals_*` series. Output: ``engine:vllm_vitals_<what>:calm``, frozen while the engine is in trouble,
-so that a page can say "before -> now", and arrivals.
+Input: folded `vllm_vitals_*` series. Output: ``engine:vllm_vitals_<what>:calm``, not written while the engine is in
+trouble, so that a page can say "before -> now" (`text.before` reads the last one), and arrivals.
 """
 
 from alerts.config import Config
@@ -58,4 +58,4 @@ def _batch(config: Config) -> str:
 
 
 def _before(record: str, expr: str, trouble: str, identity: str) -> Recording:
-    return Recording(record, f"(({expr}) and {identity} ({trouble} == 0)) or ({record} and {identity} {trouble})")
+    return Recording(record, f"({expr}) and {identity} ({trouble} == 0)")

@@ -84,8 +84,8 @@ def waiting() -> str:
 
 
 def before(what: str) -> str:
-    """PromQL of ``what`` before this trouble began (see `shared`)."""
-    return f"max(engine:vllm_vitals_{what}:calm{{@}})"
+    """PromQL of ``what`` before this trouble began, within a day (see `shared`)."""
+    return f"max(last_over_time(engine:vllm_vitals_{what}:calm{{@}}[1d]))"
 
 
 def duration_words(seconds: float) -> str:

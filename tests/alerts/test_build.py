@@ -246,6 +246,23 @@ def test_the_linter_finds_duplicates_unused_recordings_and_long_intervals() -> N
     assert {"duplicate", "unused", "interval"} <= checks
 
 
+@pytest.mark.parametrize(
+    ("exprs", "check"),
+    [
+        (("max(vllm_vitals_requests_running or last_over_time(a:b:c[5m]))",), "circle"),
+        (("a:b:d", "a:b:c"), "circle"),
+        (("vllm_vitals_requests_running or max_over_time(vllm_vitals_requests_waiting[5m])",), "names"),
+        (("(vllm_vitals_requests_running > 1 or vllm_vitals_requests_waiting) * 2",), "names"),
+        (("max(vllm_vitals_requests_running or vllm_vitals_requests_waiting) * 2", "a:b:c"), ""),
+        (("vllm_vitals_requests_running or vllm_vitals_requests_running offset 1m", "a:b:c"), ""),
+    ],
+)
+def test_the_linter_finds_records_that_a_replay_cannot_follow(exprs: tuple[str, ...], check: str) -> None:
+    rules_ = tuple(Recording(f"a:b:{name}", expr) for name, expr in zip("cd", exprs, strict=False))
+    found = {f.check for f in lint(Config(), (Group("g", rules_),), frozenset())} & {"circle", "names"}
+    assert found == ({check} if check else set())
+
+
 def test_only_native_keeps_recordings() -> None:
     group = Group("g", (Recording("a:b:c", STATE), _alert("max(vllm_vitals_advice) == 1")))
     assert only_native(Config(), (group,))[0].rules == (group.rules[0],)

@@ -171,11 +171,12 @@ def spare_the_collector() -> None:
     """Look for reference cycles among young objects only, nearly always.
 
     What we keep of a thousand targets is a million objects without cycles; walking them all takes the better part of a
-    second, in which no scrape is on time.
+    second, in which no scrape is on time. A poll's results live until the next one, so that the usual 700 objects make
+    every young object be walked in vain: a tenth of all CPU time.
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(5_000, 10, 10_000)
+    gc.set_threshold(50_000, 10, 10_000)
 
 
 def raise_file_limit() -> None:

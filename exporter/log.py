@@ -39,8 +39,8 @@ def configure(level: str = "info", stream: TextIO | None = None) -> None:
 
 
 def get_logger() -> Logger:
-    """The program's logger."""
-    logger: Logger = structlog.get_logger()
+    """The program's logger, bound now: a lazy one is set up anew for each of the debug lines that nobody reads."""
+    logger: Logger = structlog.get_logger().bind()
     return logger
 
 

@@ -81,7 +81,7 @@ def calm(config: Config, name: str) -> str:
 def changed(config: Config, record: str, series: str) -> Recording:
     """When the number in ``series`` last became another, or first was there: read the newest within `KEPT_SINCE`."""
     step = config.evaluation_seconds
-    other = f"({series} unless {series} == {earlier(config, series, 2)})"
+    same, before = (f"{series} == {earlier(config, series, ago)}" for ago in (1, 2))
+    other = f"({series} unless ({same} and {before}))"
     # Two evaluations find each change; the second one knows that it was a step ago.
-    already = f"({other} and {series} == {earlier(config, series, 1)})"
-    return Recording(record, f"({already} * 0 - {step} or {other} * 0) + time()")
+    return Recording(record, f"(({other} and {same}) * 0 - {step} or {other} * 0) + time()")

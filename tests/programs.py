@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = {"promtool": "prometheus", "amtool": "prometheus-alertmanager"}
+PACKAGES = {"promtool": "prometheus", "amtool": "prometheus-alertmanager", "vmalert": "victoria-metrics"}
 # what tools/modern-prometheus.sh unpacks: current releases beside the system's
 UNPACKED = (ROOT / ".tools/prometheus/usr/bin", ROOT / ".tools/prometheus/usr/libexec/docker/cli-plugins")
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Unpack current Prometheus and Alertmanager from Debian's development suite below a folder. Nothing is installed and
-# nothing outside the folder changes; a second call does nothing.
+# Unpack current Prometheus and Alertmanager (or VictoriaMetrics, ...) from Debian's development suite below a folder.
+# Nothing is installed and nothing outside the folder changes; a second call does nothing.
 #   modern-prometheus.sh DIR [PACKAGE ...]       default: prometheus promtool prometheus-alertmanager; prints DIR/usr/bin
 set -euo pipefail
 dir=${1:?usage: modern-prometheus.sh DIR [PACKAGE ...]}; shift

@@ -9,6 +9,8 @@ need() { command -v "$1" >/dev/null || missing+=("$2"); }
 need promtool prometheus
 need prometheus prometheus
 need amtool prometheus-alertmanager
+need victoria-metrics victoria-metrics
+need vmalert victoria-metrics
 need openssl openssl
 command -v chromium >/dev/null || command -v google-chrome >/dev/null || missing+=(chromium)
 
@@ -30,8 +32,9 @@ if [ ${#missing[@]} -gt 0 ]; then
   fi
 fi
 
-# The rules are tested with Debian's Prometheus (the floor) and with a current one.
+# The rules are tested with Debian's Prometheus and VictoriaMetrics (the floor) and with current ones.
 if command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null; then
-  tools/modern-prometheus.sh .tools/prometheus prometheus promtool prometheus-alertmanager docker-compose >/dev/null ||
-    echo "tools: no current Prometheus to be had: tests use the installed one alone" >&2
+  tools/modern-prometheus.sh .tools/prometheus \
+    prometheus promtool prometheus-alertmanager victoria-metrics docker-compose >/dev/null ||
+    echo "tools: no current releases to be had: tests use the installed ones alone" >&2
 fi

@@ -140,6 +140,13 @@ class Limits:
         },
     )
     asleep_for: Seconds = field(default=300, metadata={"move": "Move it above the time that waking a server takes."})
+    engine_errors: Positive = field(
+        default=20,
+        metadata={
+            "move": "Move it up where clients' own mistakes are logged at ERROR, or where a start-up of many workers"
+            " waits for shared memory while it compiles."
+        },
+    )
     silent_seconds: Seconds = field(
         default=300,
         metadata={"move": "Move it up for models with so little traffic that a healthy replica may idle this long."},

@@ -38,6 +38,13 @@ CAP = (
     "The cap to set at the gateway: 0.9 times what ran while the cache was full",
     f"floor(0.9 * avg_over_time(({victim('requests_running')} and {victim('kv_cache_usage_ratio')} >= 0.9)[5m:15s]))",
 )
+ERRORS_LOGGED = (
+    f"sum by (source, kind) (max by (source, kind) (increase({metric('log_engine_errors_total')}[15m]))) > 0"
+)
+CANARY = (
+    "What became of the canaries in the last 5 minutes (needs the exporter, and canary in its config)",
+    f'max by (outcome) (increase({metric("canary_requests_total")}{{target="TARGET"}}[5m]))',
+)
 
 _EVICTING_STEPS = (
     "Cap concurrency for this engine at the gateway (the page prints the number; a query above computes it). No "
@@ -101,7 +108,16 @@ PAGES: dict[str, Runbook] = {
             "Are the gauges frozen after a mass disconnect? vLLM refreshes them only on a step; compare with the "
             "gateway's requests in flight. If the gateway has none, nobody is waiting.",
         ),
-        queries=(RUNNING, WAITING, USEFUL, KV_MAX, RESTARTS, STATE_NOW),
+        queries=(
+            RUNNING,
+            WAITING,
+            USEFUL,
+            KV_MAX,
+            CANARY,
+            ("What the logs complain of (needs logs)", ERRORS_LOGGED),
+            RESTARTS,
+            STATE_NOW,
+        ),
         mitigation=(
             "Drain the engine at the gateway, so that no new request joins. It worked if its arrivals stop.",
             "Capture before you restart: `py-spy dump --pid <EngineCore>`, the last lines of the log, a recording of "

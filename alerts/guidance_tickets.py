@@ -3,6 +3,7 @@
 from alerts.guidance import (
     ADVICE,
     CAP,
+    ERRORS_LOGGED,
     KV_MAX,
     MODEL,
     R_NOW,
@@ -286,6 +287,41 @@ TICKETS: dict[str, Runbook] = {
             "Switch the canary on: it finds such hangs within a minute.",
         ),
         ("silent_seconds",),
+    ),
+    "VLLMEngineErrors": Runbook(
+        "vLLM complained in a log that the exporter reads: once about something that ends an engine (engine_dead, "
+        "output_handler_failed, out_of_memory, rpc_timeout, collective_failed, uncaught_exception), or "
+        "{engine_errors} times in 15 minutes about something that may be harmless alone (shm_broadcast_wait, "
+        "request_failed, other). Needs logs.",
+        "After a fatal error every request of the engine fails or hangs, and /metrics may keep its last values until "
+        "the process ends. Repeated failures are answers that somebody did not get.",
+        (
+            "Did the server just start, or was it being stopped? While it compiles, shm_broadcast_wait means nothing. "
+            "Later it is often the only sign of a hang, and vLLM writes it at INFO.",
+            "Was this log just given to the exporter? What it held before counts once, as it is first read.",
+            "out_of_memory: while loading, or under load? Under load it is a spike of activations, not the KV cache, "
+            "which is reserved at the start.",
+            "collective_failed, rpc_timeout: do the kernel's log or the other ranks name a GPU or a link?",
+            "request_failed, other: one client and one kind of request? Then it is the request.",
+        ),
+        (
+            ("Engine errors by log and kind, in the last 15 minutes", ERRORS_LOGGED),
+            ("Which targets answer", f"max by (target) ({metric('target_up')})"),
+            (
+                "Engines that are down or stalled",
+                f'max by (target, engine) ({metric("state")}{{state=~"down|stalled"}}) == 1',
+            ),
+        ),
+        (
+            "Read the log around the first error: `vllm-vitals logs FILE` counts its kinds.",
+            "A fatal one: drain the server at the gateway, keep its log, restart it. It worked if tokens move again "
+            "and no new error comes.",
+            "out_of_memory under load, at the next restart: `max_num_batched_tokens` down by half, which bounds the "
+            "activations of a step.",
+            "It comes back within the hour: go back to the version before, and report it with the log and a recording "
+            "(`vllm-vitals record`).",
+        ),
+        ("engine_errors",),
     ),
 }
 

@@ -142,6 +142,16 @@ def next_restart() -> str:
     return f"At the next restart, one knob: {knobs()}. Do not lower gpu_memory_utilization: that shrinks the cache."
 
 
+def canaries() -> str:
+    """What became of the last canaries to this server; none is sent unless the exporter's config says so."""
+    sent = metric("canary_requests_total")
+    ended = {
+        outcome: ask(f'max(increase({sent}{{^,outcome="{outcome}"}}[5m]))', COUNT) for outcome in ("ok", "timeout")
+    }
+    told = f"Canary requests in the last 5 minutes: {ended['ok']} answered, {ended['timeout']} timed out."
+    return when(f"max({sent}{{^}})", told, "No canary is sent to this server.")
+
+
 def _death_spiral(config: Config) -> Alert:
     return Alert(
         name="VLLMDeathSpiral",
@@ -182,6 +192,7 @@ def _stalled(config: Config) -> Alert:
         + " restart it. No knob helps against a hang.\n"
         + f"Running {ask(now('requests_running'), COUNT)}, waiting {ask(waiting(), COUNT)},"
         + f" KV cache at most {ask(now('kv_cache_usage_max_ratio'), PERCENT)}.\n"
+        + f"{canaries()}\n"
         + f"Useful tokens/s before: {ask(before('useful_tokens_per_second'), COUNT)}; in this state for"
         + f" {ask('time() - ' + now('state_since_timestamp_seconds'), TIME)}.\n"
         + when(

@@ -1,16 +1,23 @@
-"""Tickets about engines that cannot be seen, do not answer, sleep, or make nothing while their peers work.
+"""Tickets about engines that cannot be seen, do not answer, sleep, complain, or make nothing while their peers work.
 
 Input: config. Output: `Alert`s of severity ticket, which match their state or worse; inhibition keeps the worst.
 """
 
 from alerts.config import Config
-from alerts.model import Alert
-from alerts.promql import on
+from alerts.model import Alert, Scope
+from alerts.promql import number, on
 from alerts.text import COUNT, ask, duration_words, label, now, waiting
 from alerts.victims import WHO, fold, in_state, ticket
 from exporter.core.snapshot import State
 
 ENGINE = "vllm-vitals-engine"
+_ERRORS_SECONDS = 900
+# Kinds that also come without an engine in trouble: while a server compiles, from one bad request, from anything at
+# level ERROR. V0's line about a preemption is in neither list: VLLMPreempting tells it.
+NOISY = ("shm_broadcast_wait", "request_failed", "other")
+FATAL = (
+    "engine_dead", "output_handler_failed", "out_of_memory", "rpc_timeout", "collective_failed", "uncaught_exception",
+)  # fmt: skip
 
 
 def alerts(config: Config) -> tuple[Alert, ...]:
@@ -20,6 +27,7 @@ def alerts(config: Config) -> tuple[Alert, ...]:
         _down(config),
         _asleep(config),
         _silent(config),
+        _errors(config),
     )
 
 
@@ -95,4 +103,34 @@ def _silent(config: Config) -> Alert:
         "it.",
         f"{ENGINE}:Tokens per second",
         60,
+    )
+
+
+def _errors(config: Config) -> Alert:
+    limit = config.limits.engine_errors
+    # A log is known by its source alone, whichever server writes it.
+    found = {
+        kinds: fold(config, Scope.FLEET).rate(
+            "log_engine_errors_total",
+            f'kind=~"{"|".join(kinds)}"',
+            seconds=_ERRORS_SECONDS,
+            function="increase",
+            keep=("source", "kind", *config.identity_labels),
+        )
+        for kinds in (FATAL, NOISY)
+    }
+    return ticket(
+        config,
+        "VLLMEngineErrors",
+        "errors",
+        f"{found[FATAL]} > 0 or {found[NOISY]} >= {number(limit)}",
+        f"The log {label('source')} holds engine errors: {label('kind')}.",
+        f"In the last {duration_words(_ERRORS_SECONDS)} vLLM wrote {{{{ printf `%.0f` $value }}}} x {label('kind')} to "
+        f"the log {label('source')} (limit: 1 of what ends an engine, {number(limit)} of {', '.join(NOISY)}). The "
+        "level of a line does not matter: vLLM says some of the worst at INFO. After a fatal error /metrics may keep "
+        "its last values and /health its 200.\n"
+        "Next: read the lines around the first of them, and see the state of the server that writes this log.",
+        "vllm-vitals-overview:Engine errors in the logs",
+        60,
+        scope=Scope.FLEET,
     )

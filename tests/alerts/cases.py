@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from exporter.core.snapshot import State
-from tests.alerts.scenario import SCRAPED, VICTIM, Case, Level, Series
+from tests.alerts.scenario import SCRAPED, STEP, VICTIM, Case, Level, Series
 
 V = VICTIM
 SERVER = {k: V[k] for k in ("target", "model_name")}
@@ -89,6 +89,15 @@ def peers(number: int) -> tuple[Series, ...]:
     )
 
 
+def _once(seconds: float) -> float:
+    """The slope of a counter that grows by one as the trouble begins, and then no more."""
+    return 1 / STEP if seconds == 0 else 0.0
+
+
+def _errors(source: str, kind: str, calm: Level, bad: Level, under: Level = None) -> Series:
+    return counter("log_engine_errors_total", calm, bad, under, 0, {}, source=source, kind=kind)
+
+
 def engine(severity: str, alert: str, after: int, keeps: int, *series: Series, **more: object) -> Case:
     return Case(alert, severity, series, after, V, keeps, **more)  # type: ignore[arg-type]
 
@@ -96,7 +105,11 @@ def engine(severity: str, alert: str, after: int, keeps: int, *series: Series, *
 PAGES = (
     engine("page", "VLLMDeathSpiral", 0, 600, *states(State.DEATH_SPIRAL, under=State.THRASHING),
            *load(), *evidence(11.2, 0.78)),
-    engine("page", "VLLMStalled", 0, 600, *states(State.STALLED, under=State.SATURATED), *load()),
+    engine(
+        "page", "VLLMStalled", 0, 600, *states(State.STALLED, under=State.SATURATED), *load(),
+        counter("canary_requests_total", 1 / 60, 0, 1 / 60, 0, TARGET, outcome="ok"),
+        counter("canary_requests_total", 0, 1 / 60, 0, 0, TARGET, outcome="timeout"),
+    ),
     Case("VLLMModelUnavailable", "page", (*states(State.DOWN, under=State.BLIND), *load()), 180, MODEL, 600),
     # The wait must have been above the objective and have risen for ten minutes: it rises with the queue.
     engine(
@@ -161,6 +174,15 @@ TICKETS = (
         "ticket", "VLLMEngineSilent", 285 + 60, 900, *states(State.HEALTHY),
         counter("generation_tokens_total", 100, 0, 1),
         *peers(2),
+    ),
+    # One fatal error; just under: 18 harmless ones within 15 minutes.
+    Case(
+        "VLLMEngineErrors", "ticket",
+        (
+            _errors("vllm-0", "engine_dead", 0, _once),
+            _errors("vllm-0", "request_failed", 0, 0, 0.05),
+        ),
+        60, {"source": "vllm-0", "kind": "engine_dead"}, 900, settles=900, other={"source": "vllm-1"},
     ),
 )  # fmt: skip
 

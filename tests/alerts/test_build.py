@@ -8,6 +8,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from alerts import ticket_presence
 from alerts.build import ROOT, drift, findings, main, outputs, rules
 from alerts.config import Config, ConfigError, Limits, load, move_when, parse
 from alerts.lint import lint
@@ -16,6 +17,7 @@ from alerts.passes import only_native
 from alerts.runbook import GUIDANCE
 from dashboards import links
 from exporter.catalog import METRICS
+from exporter.logs.events import ERROR_KINDS
 from tests.alerts.rulesets import WITH_BATCH, WITH_SLO
 from tests.alerts.tools import run
 from tests.programs import versions
@@ -135,6 +137,13 @@ def test_every_alert_links_to_a_panel_that_exists() -> None:
         panels = {p["id"]: p["title"] for p in board["panels"]}
         assert panels.get(links.panel_id(title)) == title, (alert.name, title)
         assert f"viewPanel={links.panel_id(title)}" in alert.annotations["dashboard_url"]
+
+
+def test_every_kind_of_engine_error_is_fatal_or_noisy_or_told_by_another_alert() -> None:
+    kinds = (*ticket_presence.FATAL, *ticket_presence.NOISY, "kv_preemption")
+    assert sorted(kinds) == sorted(ERROR_KINDS)
+    meaning = GUIDANCE["VLLMEngineErrors"].meaning
+    assert all(kind in meaning for kind in kinds if kind != "kv_preemption")
 
 
 def test_every_limit_says_when_to_move_it() -> None:

@@ -340,6 +340,63 @@ def test_thrashing_is_entered_after_its_hold_and_left_after_its_release(tmp_path
     )  # fmt: skip
 
 
+def test_a_state_once_left_is_entered_again_only_at_its_entry_level(tmp_path: Path) -> None:
+    """R 0.9, then nothing, then R 0.35: enough to stay in thrashing, and too little to enter it."""
+    mutual = server(waiting=20, usage=1.0, preempted=lambda at: 0.9 if 300 <= at < 900 else 0.35 if at >= 1200 else 0)
+    judge(
+        tmp_path, rows({**mutual, **up()}, 1800),
+        state_at(885, State.THRASHING), state_at(1185, State.SATURATED),
+        *(state_at(at, State.PREEMPTING) for at in range(1215, 1800, 60)),
+    )  # fmt: skip
+
+
+def test_half_the_entry_level_keeps_a_state_for_hours(tmp_path: Path) -> None:
+    mutual = server(waiting=20, usage=1.0, preempted=lambda at: 0.9 if 300 <= at < 900 else 0.35)
+    judge(tmp_path, rows({**mutual, **up()}, 9000), state_at(330, State.PREEMPTING), state_at(9000, State.THRASHING))
+
+
+def test_an_outage_forgets_what_was_held(tmp_path: Path) -> None:
+    """What the engine did before it went down proves nothing, even where it is back before its windows have ended."""
+    gone = range(900, 945, STEP)
+    mutual = server(waiting=20, usage=1.0, preempted=lambda at: 0.9 if at < 600 else 0.35)
+    holed = {
+        name: ((lambda at, m=moment: None if at in gone else m(at)), counter)
+        for name, (moment, counter) in mutual.items()
+    }
+    inputs = rows({**holed, **up(lambda at: float(at not in gone))}, 1500)
+    judge(
+        tmp_path, inputs,
+        state_at(915, State.THRASHING), state_at(930, State.DOWN),
+        *(state_at(at, State.PREEMPTING) for at in range(990, 1500, 60)),
+    )  # fmt: skip
+
+
+def test_a_collapse_is_measured_by_the_calm_before_it_however_long_it_lasts(tmp_path: Path) -> None:
+    loop = server(
+        waiting=after(900, 10, 0), usage=after(900, 1.0, 0.5), generated=after(900, 20, 100),
+        finished=after(900, 0.02, 1), preempted=after(900, 0.5, 0),
+    )  # fmt: skip
+    judge(
+        tmp_path, rows({**loop, **up()}, 9000), state_at(1050, State.DEATH_SPIRAL), state_at(9000, State.DEATH_SPIRAL)
+    )
+
+
+def test_since_says_when_the_state_began(tmp_path: Path) -> None:
+    queue = server(waiting=lambda at: 5 if 600 <= at < 1200 else 0, preempted=lambda at: 0.1 if at == 1800 else 0)
+    inputs = rows({**queue, **up()}, 2400)
+
+    def since(at: int, state: State, began: int) -> list[dict[str, Any]]:
+        age = "time() - vllm_vitals_state_since_timestamp_seconds"
+        return [state_at(at, state), value_at(at, age, at - began)]
+
+    judge(
+        tmp_path, inputs,
+        *since(30, State.HEALTHY, 15), *since(630, State.HEALTHY, 15), *since(660, State.SATURATED, 645),
+        *since(900, State.SATURATED, 645), *since(1500, State.HEALTHY, 1215),
+        *since(1800, State.PREEMPTING, 1800), *since(1815, State.PREEMPTING, 1800),
+    )  # fmt: skip
+
+
 def test_prefill_that_starves_decode(tmp_path: Path) -> None:
     slow = server(generated=after(1200, 20, 100), prompts=after(1200, 5000, 200))
     sums = 'vllm:inter_token_latency_seconds_sum{engine="0",instance="gpu1:8000",job="vllm",model_name="llama"}'

@@ -352,7 +352,7 @@ def test_a_state_once_left_is_entered_again_only_at_its_entry_level(tmp_path: Pa
 
 def test_half_the_entry_level_keeps_a_state_for_hours(tmp_path: Path) -> None:
     mutual = server(waiting=20, usage=1.0, preempted=lambda at: 0.9 if 300 <= at < 900 else 0.35)
-    judge(tmp_path, rows({**mutual, **up()}, 9000), state_at(330, State.PREEMPTING), state_at(9000, State.THRASHING))
+    judge(tmp_path, rows({**mutual, **up()}, 9000), state_at(285, State.PREEMPTING), state_at(9000, State.THRASHING))
 
 
 def test_an_outage_forgets_what_was_held(tmp_path: Path) -> None:

@@ -65,7 +65,8 @@ _COPIES = "native mode never copies histograms: its dashboards read vLLM's own b
 _IN_LABELS = "sits in a label's value, which PromQL cannot read as a number"
 _BOUNDS_NO = "PromQL cannot say the bounds of the bucket that holds a quantile"
 _LOGS = "comes from logs"
-_DAEMON = "about the daemon itself"
+_DAEMON = "it is about the daemon itself"
+_CANARY = "the daemon sends the canaries"
 _MEMORY = "needs a memory of the last day"
 _SCRIPT = "needs the advice table"
 
@@ -188,9 +189,9 @@ SELF = (
     _counter("scrape_errors_total", "Failed scrapes by reason.", ("reason",), TARGET_LABELS, no=_DAEMON),
     _counter("invalid_samples_total", "Samples dropped because they cannot be true.", ("family",), TARGET_LABELS, no=_DAEMON),
     _counter("canary_requests_total", "Canary requests by outcome: ok, timeout, error. Absent where none are sent.",
-             ("outcome",), TARGET_LABELS, no=_DAEMON),
+             ("outcome",), TARGET_LABELS, no=_CANARY),
     _gauge("canary_duration_seconds", "How long the last canary request took; its deadline where it timed out.",
-           (), TARGET_LABELS, no=_DAEMON),
+           (), TARGET_LABELS, no=_CANARY),
     _gauge("unknown_vllm_families", "vLLM families that this version of the exporter does not know.", (), TARGET_LABELS, no=_DAEMON),
 )  # fmt: skip
 

@@ -91,16 +91,21 @@ _HELPERS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
 
 
 def _per_window(record: str, what: str, config: Config) -> tuple[Recording, ...]:
-    """``what`` with ``RANGE`` replaced, once for each window that R may choose."""
+    """``what`` over each window that R may choose (see `_over`)."""
+    return tuple(Recording(f"{record}:increase{w}s", _over(config, w, what)) for w in r_windows(config))
+
+
+def _over(config: Config, window: int, what: str) -> str:
+    """``what`` with RANGE and its length SPAN filled in; a rate times SPAN is an increase (see `Fold.rate`)."""
     fold = _fold(config)
-    return tuple(Recording(f"{record}:increase{w}s", what.replace("RANGE", fold.range(w))) for w in r_windows(config))
+    return what.replace("RANGE", fold.range(window)).replace("SPAN", str(fold.span(window)))
 
 
 def _counts(config: Config) -> tuple[Recording, ...]:
     identity = by(config.identity)
     finished = (*config.identity, "finished_reason")
-    completions = f"sum {identity} (max {by(finished)} (increase({metric('responses_total')}RANGE)))"
-    preemptions = f"max {identity} (increase({metric('preemptions_total')}RANGE))"
+    completions = f"sum {identity} (max {by(finished)} (rate({metric('responses_total')}RANGE) * SPAN))"
+    preemptions = f"max {identity} (rate({metric('preemptions_total')}RANGE) * SPAN)"
     return (
         *_per_window("engine:vllm_completions", completions, config),
         *_per_window("engine:vllm_preemptions", preemptions, config),
@@ -108,10 +113,10 @@ def _counts(config: Config) -> tuple[Recording, ...]:
 
 
 def over_r_window(config: Config, expression: str) -> str:
-    """``expression`` (holding RANGE or SUFFIX) over the shortest window with enough completions; else nothing."""
-    fold, least = _fold(config), number(config.thresholds.min_completions)
+    """``expression`` (holding RANGE, SPAN or SUFFIX) over the shortest window with enough completions; else nothing."""
+    least = number(config.thresholds.min_completions)
     choices = " or ".join(
-        f"(({expression.replace('RANGE', fold.range(w)).replace('SUFFIX', f'increase{w}s')})"
+        f"(({_over(config, w, expression).replace('SUFFIX', f'increase{w}s')})"
         f" and {on(config.identity)} engine:vllm_completions:increase{w}s >= {least})"
         for w in r_windows(config)
     )
@@ -122,10 +127,10 @@ def over_r_window(config: Config, expression: str) -> str:
 def _r(config: Config) -> tuple[Recording, ...]:
     identity = by(config.identity)
     repeats = (
-        f"max {identity} (increase(engine:vllm_request_preemptions:countRANGE))"
-        f" - max {identity} (increase(engine:vllm_request_preemptions:at_most_1RANGE))"
+        f"max {identity} (rate(engine:vllm_request_preemptions:countRANGE) * SPAN)"
+        f" - max {identity} (rate(engine:vllm_request_preemptions:at_most_1RANGE) * SPAN)"
     )
-    finished = f"max {identity} (increase(engine:vllm_request_preemptions:countRANGE))"
+    finished = f"max {identity} (rate(engine:vllm_request_preemptions:countRANGE) * SPAN)"
     return (
         Recording("engine:vllm_completions:r_window", over_r_window(config, "engine:vllm_completions:SUFFIX")),
         Recording("engine:vllm_preemptions:r_window", over_r_window(config, "engine:vllm_preemptions:SUFFIX")),
@@ -149,9 +154,9 @@ def _tax(config: Config) -> tuple[Recording, ...]:
     generated = fold.rate("generation_tokens_total", seconds=fast(config))
     prompts = computed_prompts(config)
     length = (
-        f"(max {identity} (increase(engine:vllm_request_prompt_tokens:sumRANGE))"
-        f" + max {identity} (increase(engine:vllm_request_output_tokens:sumRANGE)) / 2)"
-        f" / (max {identity} (increase(engine:vllm_request_output_tokens:countRANGE)) > 0)"
+        f"(max {identity} (rate(engine:vllm_request_prompt_tokens:sumRANGE))"
+        f" + max {identity} (rate(engine:vllm_request_output_tokens:sumRANGE)) / 2)"
+        f" / (max {identity} (rate(engine:vllm_request_output_tokens:countRANGE)) > 0)"
     )
     server = tuple(label for label in config.identity if label != "model_name")
     every = f"0 * {metric('generation_tokens_total')}"
@@ -204,7 +209,7 @@ def _config_info(config: Config, matcher: str) -> str:
 def _connector(config: Config) -> str:
     """Engines whose preempted blocks come back from outside: a KV connector answers, or an offload tier is at work."""
     window = _fold(config).range(600)
-    hits = raw.folded(config, ("external_prefix_cache_queries_total",), function="increase", window=window)
+    hits = raw.folded(config, ("external_prefix_cache_queries_total",), function="rate", window=window)
     fetch = raw.latest(config, ("num_requests_kv_fetch_by_stage",))
     return f"({hits}) > 0 or ({fetch}) >= 0"
 
@@ -236,20 +241,20 @@ def _shares(config: Config) -> tuple[Recording, ...]:
     fold, slow = _fold(config), int(config.thresholds.slow_window)
     window = fold.range(slow)
     identity = by(config.identity)
-    finished = fold.rate("responses_total", seconds=slow, function="increase", keep=("finished_reason",))
-    cut = fold.rate("responses_total", 'finished_reason="length"', seconds=slow, function="increase")
-    count = f"(max {identity} (increase(engine:vllm_request_output_tokens:count{window})) > 0)"
+    finished = fold.rate("responses_total", seconds=slow, keep=("finished_reason",))
+    cut = fold.rate("responses_total", 'finished_reason="length"', seconds=slow)
+    count = f"(max {identity} (rate(engine:vllm_request_output_tokens:count{window})) > 0)"
     hits = fold.rate("prefix_cache_hits_total", seconds=fast(config))
     queries = fold.rate("prefix_cache_queries_total", seconds=fast(config))
     return (
         Recording(metric("truncated_ratio"), f"({cut}) / (sum {identity} ({finished}) > 0)"),
         Recording(
             metric("output_tokens_mean"),
-            f"max {identity} (increase(engine:vllm_request_output_tokens:sum{window})) / {count}",
+            f"max {identity} (rate(engine:vllm_request_output_tokens:sum{window})) / {count}",
         ),
         Recording(
             metric("prompt_tokens_mean"),
-            f"max {identity} (increase(engine:vllm_request_prompt_tokens:sum{window})) / {count}",
+            f"max {identity} (rate(engine:vllm_request_prompt_tokens:sum{window})) / {count}",
         ),
         Recording(metric("prefix_cache_hit_ratio"), f"({hits}) / (({queries}) > 0)"),
     )
@@ -257,13 +262,13 @@ def _shares(config: Config) -> tuple[Recording, ...]:
 
 def _abandoned(config: Config) -> tuple[Recording, ...]:
     """First tokens - finished - change in running, less the victims that wait: started, and gone without finishing."""
-    window, seconds = _fold(config).range(fast(config)), fast(config)
+    seconds = fast(config)
     identity = by(config.identity)
     running = _fold(config).gauge("requests_running")
     before = _fold(config).gauge("requests_running", offset=seconds)
     evicted = f"engine:vllm_preemptions:increase{fast(config)}s"
     queue = f"clamp_min(({waiting_total(config)}) - ({waiting_total(config, fast(config))}), 0)"
     victims = f"max {identity} (({evicted} < {queue}) or {queue})"
-    started = f"max {identity} (increase(engine:vllm_first_tokens:count{window}))"
+    started = _over(config, seconds, f"max {identity} (rate(engine:vllm_first_tokens:countRANGE) * SPAN)")
     gone = f"{started} - engine:vllm_completions:increase{fast(config)}s - (({running}) - ({before})) - {victims}"
     return (Recording(metric("abandoned_requests_per_second"), f"clamp_min({gone}, 0) / {seconds}"),)

@@ -85,7 +85,7 @@ def _spiral(config: Config) -> tuple[Recording, ...]:
     def barren(level: float) -> str:
         """Preemption after preemption and not one generated token."""
         silence = max(limits.spiral_silence * level, 2 * config.evaluation_seconds)
-        none = fold.rate("generation_tokens_total", seconds=silence, function="increase")
+        none = fold.rate("generation_tokens_total", seconds=silence)
         return (
             f"({preempted(config, level)} and {identity} ({none} == 0)"
             f" and {identity} engine:vllm_work:requests >= 1 and {answers(config)})"

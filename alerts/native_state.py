@@ -77,9 +77,9 @@ def _progress(config: Config) -> tuple[Recording, ...]:
         before = raw.folded(config, raw.KV_USAGE, function="max_over_time", window=f"{window} offset {shift}")
         return (
             f"(min_over_time(engine:vllm_work:requests{window}) > 0"
-            f" and {identity} ({fold.rate('generation_tokens_total', seconds=seconds, function='increase')} == 0)"
-            f" and {identity} ({fold.rate('prompt_tokens_total', seconds=seconds, function='increase')} == 0)"
-            f" unless {identity} (increase(engine:vllm_steps:count{window}) > 0)"
+            f" and {identity} ({fold.rate('generation_tokens_total', seconds=seconds)} == 0)"
+            f" and {identity} ({fold.rate('prompt_tokens_total', seconds=seconds)} == 0)"
+            f" unless {identity} (rate(engine:vllm_steps:count{window}) > 0)"
             f" unless {identity} ({usage} > {identity} {before})"
             f" and {identity} count_over_time(engine:vllm_work:requests{window}) >"
             f" {int(seconds) // config.evaluation_seconds})"

@@ -66,8 +66,11 @@ class Fold:
 
         A range that ends on the grid holds one sample more in Prometheus 2 than in 3 (left-open).
         """
-        steps = -(-int(seconds) // self.step)
-        return f"[{steps * self.step + 1}s]"
+        return f"[{self.span(seconds)}s]"
+
+    def span(self, seconds: float) -> int:
+        """The length of that range (s)."""
+        return -(-int(seconds) // self.step) * self.step + 1
 
     def gauge(
         self, name: str, *matchers: str, over: str = "", seconds: float = 0, offset: float = 0, keep: Sequence[str] = ()
@@ -79,6 +82,11 @@ class Fold:
         return f"max {by((*self.labels, *keep))} ({inner})"
 
     def rate(self, name: str, *matchers: str, seconds: float, function: str = "rate", keep: Sequence[str] = ()) -> str:
-        """One rate (or ``increase``) per victim of a counter, or of a histogram's count."""
+        """One rate (or ``increase``) per victim of a counter, or of a histogram's count.
+
+        The increase is the rate times the range, as Prometheus has it: VictoriaMetrics' own increase() is larger by
+        what happened since the sample before the range, and takes a counter's first value for an increase.
+        """
         series = selector(metric(name), *matchers)
-        return f"max {by((*self.labels, *keep))} ({function}({series}{self.range(seconds)}))"
+        times = f" * {self.span(seconds)}" if function == "increase" else ""
+        return f"max {by((*self.labels, *keep))} (rate({series}{self.range(seconds)}){times})"

@@ -38,7 +38,6 @@ class EngineJudge:
         self._machine = Machine()
         self._progress, self._episode = Progress(), Episode()
         self._latency, self._baseline = UsualLatency(), UsefulBaseline()
-        self._last: EngineSample | None = None
         self._seen_at: float | None = None
         self._since = 0.0
         self._seconds: Mapping[State, float] = {}
@@ -50,11 +49,9 @@ class EngineJudge:
     ) -> EngineSnapshot:
         """Judge a good sample taken at ``at`` (epoch s), with what canaries have proven of the server."""
         self._count(at)
-        if self._window.push(at, sample):
-            self._last = None
-        self._progress.feed(at, sample, self._last)
+        self._window.push(at, sample)
+        self._progress.feed(at, sample, self._window.previous)
         self._episode.feed(self._window, self._limits)
-        self._last = sample
         derived = self._derive(at, sample, settings, canary)
         facts = None if derived is None else derived.facts
         if sample.asleep:
@@ -132,7 +129,7 @@ class EngineJudge:
         """What the state is decided on: the windows, and what this engine's history says of them."""
         limits, sample, fast = self._limits, seen.sample, seen.fast
         known = sample.running is not None and sample.waiting is not None
-        starting = sample.completions == 0 or self._progress.still_stepping(seen.at, limits.stall_after)
+        starting = not sample.completions or self._progress.still_stepping(seen.at, limits.stall_after)
         prefill = look.prefill_factor(fast)
         return Facts(
             seconds=fast.seconds,

@@ -128,7 +128,7 @@ def arrange(layout: Layout, exposition: Exposition) -> BodyFacts:
         block = 1.0 if "engine" in config else _number(config.get("block_size")) or 0.0
         cells = _cells(layout, found[place], block)
         cells += shared.get("", []) + (shared.get(place.replica, []) if place.replica else [])
-        layout.engines.append(Engine(key, cells, _fixed(config, ranks[place.replica], facts)))
+        layout.engines.append(Engine(key, cells, _fixed(config, ranks[place.replica], facts) | _zeros(cells, facts)))
     return facts
 
 
@@ -214,6 +214,18 @@ def _fixed(config: Config, ranks: int, facts: BodyFacts) -> dict[str, Any]:
         "kv_connector": connector,
         "recompute_counted": facts.era == "v0",
     }
+
+
+def _zeros(cells: Iterable[Cell], facts: BodyFacts) -> dict[str, Any]:
+    """Counters that every release has and Ray's agent does not show: it skips ``inc(0)``, so they are 0.
+
+    vllm/v1/metrics/ray_wrappers.py. From vLLM itself a family that is not there is absent.
+    """
+    if "ray" not in facts.dialect.split():
+        return {}
+    shown = {cell.family.field for cell in cells}
+    counters: dict[str, Any] = {"generation_tokens": 0.0, "prompt_tokens": 0.0, "preemptions": 0.0, "responses": {}}
+    return {name: zero for name, zero in counters.items() if name not in shown}
 
 
 def _number(text: str | None) -> float | None:

@@ -1,16 +1,33 @@
 """The recent past of one engine: samples of one life (start to restart), and what changed between two of them.
 
 A counter that falls, or a later start time, begins a new life: everything older is dropped, so no increase is ever
-taken across a restart. Samples older than the fast window are thinned, so memory does not grow with the scrape rate.
+taken across a restart. Ray's agent and the Rust frontend show a counter only once it is above 0
+(vllm/v1/metrics/ray_wrappers.py skips ``inc(0)``): one that a life shows late was 0 until then. Samples older than the
+fast window are thinned, so memory does not grow with the scrape rate.
 """
 
+from array import array
 from bisect import bisect_right
-from dataclasses import dataclass
+from collections.abc import Set
+from dataclasses import dataclass, replace
+from typing import Any
 
 from exporter.core.quantile import delta
 from exporter.core.sample import EngineSample, Histogram
 
 _COUNTERS = ("generation_tokens", "prompt_tokens", "preemptions", "steps", "completions")
+# Fields that may come late, by the family that `EngineSample.unusable` would name.
+_LATE = {
+    "generation_tokens": "generation_tokens_total",
+    "prompt_tokens": "prompt_tokens_total",
+    "prompt_tokens_computed": "prompt_tokens_computed_total",
+    "preemptions": "preemptions_total",
+    "steps": "steps_total",
+    "responses": "responses_total",
+    "prefix_cache_queries": "prefix_cache_queries_total",
+    "prefix_cache_hits": "prefix_cache_hits_total",
+    "rejections": "rejected_requests_total",
+}
 
 
 def increase(new: float | None, old: float | None) -> float | None:
@@ -18,15 +35,21 @@ def increase(new: float | None, old: float | None) -> float | None:
     return None if new is None or old is None or new < old else new - old
 
 
-def restarted(new: EngineSample, old: EngineSample) -> bool:
-    """Whether counters began anew between two samples: a later start time, or any of them fell."""
-    if new.started_at is not None and old.started_at is not None and new.started_at > old.started_at + 1:
-        return True
-    for name in _COUNTERS:
-        after, before = getattr(new, name), getattr(old, name)
-        if after is not None and before is not None and after < before:
-            return True
-    return False
+def _began_at_zero(old: EngineSample, new: EngineSample, late: Set[str]) -> EngineSample:
+    """The older sample, with zeros for the counters and histograms that ``new`` is the first to show.
+
+    One that the older sample had, but dropped as impossible, is not known to have been 0.
+    """
+    fields = [name for name, family in _LATE.items() if name in late and family not in old.unusable]
+    zeros: dict[str, Any] = {name: {} if name == "responses" else 0.0 for name in fields}
+    if "prompt_tokens_computed" in zeros:  # until a cache is first hit, all prompt tokens are computed
+        zeros["prompt_tokens_computed"] = zeros.get("prompt_tokens", old.prompt_tokens) or 0.0
+    empty = {
+        name: Histogram(shown.bounds, array("d", bytes(8 * len(shown.counts))), 0.0)
+        for name, shown in new.histograms.items()
+        if name in late and name not in old.unusable
+    }
+    return replace(old, histograms={**old.histograms, **empty}, **zeros)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,19 +118,40 @@ class Window:
         self._fine, self._reach, self._step = fine, reach, step
         self._times: list[float] = []
         self._samples: list[EngineSample] = []
+        self._started_at: float | None = None
+        self._counters: dict[str, float] = {}  # the newest value of each that this life has shown
+        self._shown: set[str] = set()
 
     def push(self, at: float, sample: EngineSample) -> bool:
         """Add a sample taken at ``at``; True when it begins a new life. A sample not later than the last is ignored."""
-        new_life = bool(self._samples) and restarted(sample, self._samples[-1])
+        counters = {name: value for name in _COUNTERS if (value := getattr(sample, name)) is not None}
+        new_life = bool(self._samples) and self._restarted(sample, counters)
         if new_life:
-            self._times.clear()
-            self._samples.clear()
+            self._times, self._samples, self._started_at, self._counters, self._shown = [], [], None, {}, set()
         elif self._times and at <= self._times[-1]:
             return False
+        self._counters.update(counters)
+        self._started_at = sample.started_at if sample.started_at is not None else self._started_at
+        late = {name for name in _LATE if name not in self._shown and getattr(sample, name) is not None}
+        late |= sample.histograms.keys() - self._shown
+        if late:
+            self._shown |= late
+            self._samples = [_began_at_zero(old, sample, late) for old in self._samples]
         self._times.append(at)
         self._samples.append(sample)
         self._thin(at)
         return new_life
+
+    def _restarted(self, new: EngineSample, counters: dict[str, float]) -> bool:
+        """Whether counters began anew: a later start time, or any of them is below what it was when last shown."""
+        if new.started_at is not None and self._started_at is not None and new.started_at > self._started_at + 1:
+            return True
+        return any(value < self._counters.get(name, 0.0) for name, value in counters.items())
+
+    @property
+    def previous(self) -> EngineSample | None:
+        """The sample before the newest, or None at the start of a life."""
+        return self._samples[-2] if len(self._samples) > 1 else None
 
     def span(self, seconds: float) -> Span | None:
         """From the newest sample at least ``seconds`` old (else the oldest) to the last; None with fewer than two."""

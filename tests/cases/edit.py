@@ -71,6 +71,24 @@ def without(*families: str) -> Edit:
     )
 
 
+def without_zeros(text: str) -> str:
+    """Ray's agent and the Rust frontend: no counter before its first increase, no histogram before its first value."""
+    rows = [(line, *line.rpartition(" ")[::2]) for line in text.split("\n")]
+    idle = {_of_histogram(series) for _, series, value in rows if "_count{" in series and float(value) == 0}
+    return "\n".join(
+        line
+        for line, series, value in rows
+        if line.startswith("#") or not line or not (
+            (series.partition("{")[0].endswith("_total") and float(value) == 0) or _of_histogram(series) in idle
+        )
+    )  # fmt: skip
+
+
+def _of_histogram(series: str) -> str:
+    """The histogram that a bucket, sum or count belongs to."""
+    return re.sub(r"_(bucket|sum|count)\{", "{", re.sub(r'le="[^"]*",?', "", series))
+
+
 def gauge(name: str, value: str) -> Edit:
     """Another value for every series of one name."""
     return lambda text: re.sub(rf"^({re.escape(name)}(?:\{{.*\}})?) \S+$", rf"\1 {value}", text, flags=re.M)

@@ -11,7 +11,7 @@ import pytest
 from exporter.core.snapshot import Scrape
 from exporter.core.target import TargetJudge
 from exporter.reasons import of_text
-from tests.cases.edit import DATA, Edit, prefixed, without
+from tests.cases.edit import DATA, Edit, prefixed, without, without_zeros
 
 Line = dict[str, Any]
 LATE = 6.0  # with fewer scrapes a share of them is reached so much later (s)
@@ -40,6 +40,7 @@ def busy(lines: list[Line]) -> list[Line]:
 
 EDITS: dict[str, tuple[Callable[[list[Line]], list[Line]], Edit]] = {
     "every 10 s through Ray": (every(5), prefixed("ray_vllm_")),
+    "zeros absent": (every(1), lambda text: prefixed("ray_vllm_")(without_zeros(text))),
     "every 6 s in old names": (every(3), old),
     "timeouts, KServe, capacity unknown": (
         busy,

@@ -9,7 +9,19 @@ from exporter.check import hurried
 from exporter.core.snapshot import Role, State
 from exporter.core.target import TargetJudge
 from exporter.core.thresholds import Thresholds
-from tests.cases.edit import Edit, Server, gauge, judge, prefixed, processes, ranks, recording, states, without
+from tests.cases.edit import (
+    Edit,
+    Server,
+    gauge,
+    judge,
+    prefixed,
+    processes,
+    ranks,
+    recording,
+    states,
+    without,
+    without_zeros,
+)
 
 NEWEST = "recordings/same_load_reserved"
 FORMS: dict[str, tuple[str, tuple[Edit, ...]]] = {
@@ -17,7 +29,7 @@ FORMS: dict[str, tuple[str, tuple[Edit, ...]]] = {
     "0.20": ("versions/0.20.2", ()),
     "0.11": ("versions/0.11.2", ()),
     "v0": ("versions/0.8.5", ()),
-    "ray": (NEWEST, (prefixed("ray_vllm_"),)),
+    "ray": (NEWEST, (without_zeros, prefixed("ray_vllm_"))),
     "kserve": (NEWEST, (prefixed("kserve_vllm:"),)),
     "8 processes": (NEWEST, (lambda text: processes(text, 8),)),
 }

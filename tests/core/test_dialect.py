@@ -244,10 +244,22 @@ vllm:generation_tokens_total{engine="0",model_name="m"} 50.0
 
 @pytest.mark.parametrize("prefix", ["vllm_", "ray_vllm:", "ray_vllm_", "kserve_vllm:", "kserve_vllm_"])
 def test_every_prefix_means_the_same(prefix: str) -> None:
-    plain, other = normal(V1), normal(V1.replace("vllm:", prefix))
+    body = V1 + 'vllm:request_success_total{engine="0",finished_reason="stop",model_name="m"} 4.0\n'
+    plain, other = normal(body), normal(body.replace("vllm:", prefix))
     assert other.engines == plain.engines
     through = prefix.split("_", maxsplit=1)[0] if prefix[0] != "v" else ""
     assert other.dialect == f"{plain.dialect} {through}".strip()
+
+
+def test_a_counter_that_ray_does_not_show_is_0_and_one_that_vllm_does_not_show_is_absent() -> None:
+    """vllm/v1/metrics/ray_wrappers.py skips ``inc(0)``."""
+    gauges = 'ray_vllm_num_requests_running{engine="0",model_name="m"} 0.0\n'
+    ray, plain = only(gauges), only(gauges.replace("ray_vllm_", "vllm:"))
+    assert (ray.generation_tokens, ray.prompt_tokens, ray.preemptions, ray.completions) == (0, 0, 0, 0)
+    assert (plain.generation_tokens, plain.prompt_tokens, plain.preemptions, plain.completions) == (None,) * 4
+    assert (ray.prompt_tokens_computed, ray.rejections) == (None, None)  # not every release has them
+    broken = only(gauges + 'ray_vllm_num_preemptions_total{engine="0",model_name="m"} -1.0\n')
+    assert broken.preemptions is None
 
 
 def test_gauges_repeat_over_processes_and_counters_are_shares() -> None:

@@ -1,12 +1,13 @@
 """The window keeps one life of an engine, bounded, and takes no increase across a restart."""
 
+from array import array
 from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.core.sample import EngineSample
-from exporter.core.window import Window, restarted
+from exporter.core.sample import EngineSample, Histogram
+from exporter.core.window import Window
 
 ZERO = EngineSample(generation_tokens=0.0, preemptions=0.0, running=0.0, responses={"stop": 0.0})
 
@@ -44,12 +45,61 @@ def test_a_counter_that_falls_begins_a_new_life_and_nothing_is_counted_across_it
 
 def test_a_later_start_time_is_a_restart_even_when_counters_have_caught_up() -> None:
     old, new = replace(ZERO, started_at=100.0), replace(ZERO, generation_tokens=5.0, started_at=500.0)
-    assert restarted(new, old)
-    assert not restarted(replace(new, started_at=100.5), old)
+    for later, reborn in ((new, True), (replace(new, started_at=100.5), False)):
+        window = Window(fine=90, reach=600)
+        window.push(0, old)
+        window.push(2, replace(old, started_at=None))
+        assert window.push(4, later) is reborn
 
 
-def test_an_absent_counter_is_no_restart() -> None:
-    assert not restarted(replace(ZERO, generation_tokens=None), replace(ZERO, generation_tokens=50.0))
+def test_an_absent_counter_is_no_restart_but_one_that_comes_back_lower_is() -> None:
+    window = filled([0, 50])
+    assert window.push(4, replace(ZERO, generation_tokens=None)) is False
+    assert window.push(6, replace(ZERO, generation_tokens=60.0)) is False
+    assert window.push(8, replace(ZERO, generation_tokens=None)) is False
+    assert window.push(10, replace(ZERO, generation_tokens=40.0)) is True
+
+
+def test_what_a_life_shows_late_was_zero_until_then() -> None:
+    window, bare = Window(fine=90, reach=600), EngineSample(running=1.0)
+    gaps = Histogram((0.1, 1.0), array("d", [2.0, 3.0, 3.0]), 1.5)
+    shown = EngineSample(
+        running=1.0, generation_tokens=7.0, prompt_tokens=90.0, preemptions=4.0, responses={"stop": 2.0},
+        histograms={"ttft_seconds": gaps},
+    )  # fmt: skip
+    for at, sample in ((0, bare), (5, bare), (10, shown)):
+        window.push(at, sample)
+    span = window.span(60)
+    assert span is not None
+    risen = [span.increase(name) for name in ("generation_tokens", "prompt_tokens", "preemptions", "completions")]
+    assert risen == [7, 90, 4, 2]
+    assert span.histogram("ttft_seconds") == gaps
+    assert (span.observed("ttft_seconds"), span.observed_at_most("ttft_seconds", 0.1)) == ((3, 1.5), 2)
+    assert span.increase("steps") is None
+
+
+def test_what_was_shown_before_or_dropped_as_impossible_is_no_zero() -> None:
+    window = filled([0, 50])
+    window.push(4, replace(ZERO, generation_tokens=None))
+    window.push(6, replace(ZERO, generation_tokens=60.0))
+    span = window.span(1)
+    assert span is not None
+    assert span.increase("generation_tokens") is None
+    window = Window(fine=90, reach=600)
+    window.push(0, EngineSample(unusable=frozenset({"preemptions_total"})))
+    window.push(5, EngineSample(preemptions=900.0, generation_tokens=5.0))
+    span = window.span(60)
+    assert span is not None
+    assert (span.increase("preemptions"), span.increase("generation_tokens")) == (None, 5)
+
+
+def test_until_a_cache_is_first_hit_all_prompt_tokens_were_computed() -> None:
+    window = Window(fine=90, reach=600)
+    window.push(0, EngineSample(prompt_tokens=1000.0))
+    window.push(5, EngineSample(prompt_tokens=1100.0, prompt_tokens_computed=1090.0))
+    span = window.span(60)
+    assert span is not None
+    assert span.increase("prompt_tokens_computed") == 90
 
 
 def test_a_sample_not_later_than_the_last_is_ignored() -> None:

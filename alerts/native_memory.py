@@ -44,8 +44,10 @@ def latch(config: Config, name: str, enter: str, stay: str, at_once: str = "") -
     fold, limits, identity = _fold(config), config.thresholds, on(config.identity)
     record = f"engine:vllm_{name}"
     hold, release = fold.range(limits.hold), fold.range(limits.release)
-    samples = int(limits.hold) // config.evaluation_seconds + 1
-    held = f"(min_over_time({record}:enter{hold}) == 1 and count_over_time({record}:enter{hold}) >= {samples})"
+    step = config.evaluation_seconds
+    # Of a ruler's own output the newest may be an evaluation old: so the samples are counted over one more.
+    times = f"sum_over_time({record}:enter{fold.range(limits.hold + step)}) >= {int(limits.hold) // step + 1}"
+    held = f"(min_over_time({record}:enter{hold}) == 1 and {identity} {times})"
     stays = f"max_over_time({record}:stay{release}) == 1"
     gone = f"max_over_time({record}:stay{fold.range(limits.release + _NOTICED)}) == 1 unless {identity} {stays}"
     entered, left = (f"max_over_time({record}:{event}{fold.range(KEPT)})" for event in ("entered", "left"))

@@ -72,7 +72,9 @@ def _progress(config: Config) -> tuple[Recording, ...]:
     def frozen(seconds: float) -> str:
         """Work throughout, and neither tokens nor steps nor a new maximum of KV usage."""
         window = fold.range(seconds)
-        shift = f"{int(seconds)}s"
+        shift, step = f"{int(seconds)}s", config.evaluation_seconds
+        # Since a ruler may see its own output one evaluation late, the samples are counted over one more.
+        known = f"count_over_time(engine:vllm_work:requests{fold.range(seconds + step)}) > {int(seconds) // step}"
         usage = raw.folded(config, raw.KV_USAGE, function="max_over_time", window=window)
         before = raw.folded(config, raw.KV_USAGE, function="max_over_time", window=f"{window} offset {shift}")
         return (
@@ -81,8 +83,7 @@ def _progress(config: Config) -> tuple[Recording, ...]:
             f" and {identity} ({fold.rate('prompt_tokens_total', seconds=seconds)} == 0)"
             f" unless {identity} (rate(engine:vllm_steps:count{window}) > 0)"
             f" unless {identity} ({usage} > {identity} {before})"
-            f" and {identity} count_over_time(engine:vllm_work:requests{window}) >"
-            f" {int(seconds) // config.evaluation_seconds})"
+            f" and {identity} {known})"
         )
 
     finished = f"sum {by(config.identity)} ({metric('responses_total')}) > 0"

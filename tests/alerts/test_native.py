@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from exporter.core.render import TargetRenderer, join
 from exporter.core.snapshot import Scrape, State
@@ -16,7 +17,7 @@ from exporter.recording import read
 from tests.alerts import rulesets
 from tests.alerts.recordings import raw
 from tests.alerts.scenario import STEP, document
-from tests.alerts.tools import ROOT, promtool_test
+from tests.alerts.tools import ROOT, RULES, promtool_test
 
 VERSIONS = sorted(path.name for path in (ROOT / "tests" / "data" / "versions").iterdir())
 SCRAPED = {"instance": "gpu1:8000", "job": "vllm", "model_name": "llama"}
@@ -395,6 +396,42 @@ def test_since_says_when_the_state_began(tmp_path: Path) -> None:
         *since(900, State.SATURATED, 645), *since(1500, State.HEALTHY, 1215),
         *since(1800, State.PREEMPTING, 1800), *since(1815, State.PREEMPTING, 1800),
     )  # fmt: skip
+
+
+def trouble(then: float, calm: float) -> Moment:
+    return lambda at: then if 1200 <= at < 3000 else calm
+
+
+@pytest.mark.parametrize(
+    ("engine", "state"),
+    [
+        (server(waiting=trouble(20, 0), usage=trouble(1.0, 0.5), preempted=trouble(0.9, 0)), State.THRASHING),
+        (
+            server(waiting=trouble(10, 0), usage=trouble(1.0, 0.5), generated=trouble(20, 100),
+                   finished=trouble(0.02, 1), preempted=trouble(0.5, 0)),
+            State.DEATH_SPIRAL,
+        ),
+        (
+            server(generated=trouble(0, 100), prompts=trouble(0, 200), finished=trouble(0, 1), steps=trouble(0, 20)),
+            State.STALLED,
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_a_ruler_that_sees_its_own_output_late_says_the_same_later(
+    engine: dict[str, tuple[Moment, bool]], state: State, tmp_path: Path
+) -> None:
+    """Rules in the opposite order read what the others wrote an evaluation ago, as they do in a live vmalert."""
+    rules = yaml.safe_load((RULES / "native.yml").read_text())
+    rules["groups"][0]["rules"].reverse()
+    (late := tmp_path / "rules.yml").write_text(yaml.safe_dump(rules))
+    began = "max(vllm_vitals_state_since_timestamp_seconds) - 1200 < bool 240"
+    checks = [
+        state_at(1185, State.HEALTHY), *(state_at(at, state) for at in range(1500, 3000, 60)),
+        value_at(2985, began, 1), state_at(4200, State.HEALTHY),
+    ]  # fmt: skip
+    one = {"interval": f"{STEP}s", "input_series": rows({**engine, **up()}, 4200), "promql_expr_test": checks}
+    assert not promtool_test(document([one], [str(late)]), tmp_path, "late")
 
 
 def test_prefill_that_starves_decode(tmp_path: Path) -> None:

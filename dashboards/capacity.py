@@ -13,6 +13,8 @@ from exporter.core.snapshot import State
 
 _BANDS = (1, 5, 9, 17, 25, 33, 49, 65, 97, 129, 257)
 _PEAK = "$__range:$__interval"
+# A state lasts half a minute at the least: looked at each minute, what lasted is not missed, however long the range.
+_MINUTES = "$__range:1m"
 
 
 def build(site: Site) -> dict[str, Any]:
@@ -204,12 +206,15 @@ def _past() -> dict[str, Any]:
 def _cost(site: Site) -> tuple[Panel, ...]:
     lost = f"sort_desc(avg by (model_name) (avg_over_time({gauge('recompute_tax_ratio')}[{_PEAK}])))"
     bad = states.matcher(*(state for state in State if state.severity in ("critical", "warning")))
-    minutes = f"sum by (state) (avg_over_time({gauge('state', bad, keep=('state',))}[{_PEAK}])) * $__range_s > 0"
+    minutes = f"sum by (state) (sum_over_time({gauge('state', bad, keep=('state',))}[{_MINUTES}]))"
+    # A share of the range's minutes, not of a series' own: a pod that came an hour ago counts its hour.
+    seconds = f"{minutes} / scalar(count_over_time(vector(1)[{_MINUTES}])) * $__range_s > 0"
     return (
         panels.bars(
             "Engine time in each troubled state",
-            "Time that engines spent in each state that is not healthy, added up over the engines chosen.",
-            [Query(f"sort_desc({minutes})", "{{state}}", instant=True)],
+            "Time that engines spent in each state that is not healthy, looked at once a minute and added up over the "
+            "engines chosen.",
+            [Query(f"sort_desc({seconds})", "{{state}}", instant=True)],
             "s",
             "No engine was in trouble in this range.",
             height=7,

@@ -1,0 +1,39 @@
+"""What trouble cost, against what the samples themselves say; most engines lived only part of the range."""
+
+import json
+from typing import Any
+
+import pytest
+
+from dashboards import links
+from dashboards.build import build
+from dashboards.site import Site
+from tests.dashboards import lint
+from tests.dashboards.history import STEP, Server
+from tests.dashboards.test_queries import run
+
+MINUTE = 60
+
+
+def panel(title: str) -> dict[str, Any]:
+    """A panel of the capacity dashboard."""
+    board = json.loads(build(Site())[f"{links.CAPACITY}.json"])
+    return next(panel for panel in lint.panels(board) if panel["title"] == title)
+
+
+def samples(server: Server, series: str) -> list[tuple[dict[str, str], dict[float, float]]]:
+    """Labels, and values by time, of every series in the range, as they were scraped."""
+    found: list[dict[str, Any]] = server.ask("query", query=f"{series}[10m]", time=server.end)
+    return [(one["metric"], {float(at): float(value) for at, value in one["values"]}) for one in found]
+
+
+@pytest.mark.parametrize("target", ["silent:8000", "restart_under_load:8000", "spiral_chunked:8000", "simulator"])
+def test_an_engine_counts_the_time_it_spent_in_a_state_and_no_more(daemon: Server, target: str) -> None:
+    [query] = panel("Engine time in each troubled state")["targets"]
+    shown = {row["metric"]["state"]: float(row["value"][1]) for row in run(daemon, query, {"target": target})}
+    lived = samples(daemon, f'vllm_vitals_state{{target="{target}"}}')
+    true = {labels["state"]: STEP * sum(values.values()) for labels, values in lived}
+    assert shown
+    assert {state: shown.get(state, 0) for state in true if state in query["expr"]} == pytest.approx(
+        {state: seconds for state, seconds in true.items() if state in query["expr"]}, abs=MINUTE
+    )

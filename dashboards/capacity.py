@@ -6,7 +6,7 @@ from alerts.text import percent
 from dashboards import links, looks, panels, states, theme
 from dashboards.marks import incidents
 from dashboards.panels import Panel, Query
-from dashboards.promql import BY_ENGINE, ENGINE_LEGEND, folded_target, gauge, rate, total, worst
+from dashboards.promql import BY_ENGINE, ENGINE_LEGEND, folded_target, gauge, rate, ratio, total, worst
 from dashboards.site import Site
 from dashboards.theme import Row
 from exporter.core.snapshot import State
@@ -204,7 +204,6 @@ def _past() -> dict[str, Any]:
 
 
 def _cost(site: Site) -> tuple[Panel, ...]:
-    lost = f"sort_desc(avg by (model_name) (avg_over_time({gauge('recompute_tax_ratio')}[{_PEAK}])))"
     bad = states.matcher(*(state for state in State if state.severity in ("critical", "warning")))
     minutes = f"sum by (state) (sum_over_time({gauge('state', bad, keep=('state',))}[{_MINUTES}]))"
     # A share of the range's minutes, not of a series' own: a pod that came an hour ago counts its hour.
@@ -225,9 +224,9 @@ def _cost(site: Site) -> tuple[Panel, ...]:
         ),
         panels.bars(
             "Work lost to recomputation",
-            "Mean recompute tax over the range: this share of the GPUs did the same work again. Multiply by their "
-            "price.",
-            [Query(lost, "{{model_name}}", instant=True)],
+            "Of all the tokens that the engines computed in the range, the share that had been computed before and was "
+            "thrown away: the recompute tax, weighed by work. Multiply by the GPUs' price.",
+            [Query(f"sort_desc({_lost_share()})", "{{model_name}}", instant=True)],
             "percentunit",
             "No work was done in this range.",
             height=7,
@@ -244,3 +243,12 @@ def _cost(site: Site) -> tuple[Panel, ...]:
             height=7,
         ),
     )
+
+
+def _lost_share() -> str:
+    """Lost / (lost + useful) by model. Useful is 1 - tax of all that was computed; idle time weighs nothing."""
+    # At a tax of 1 nothing useful tells how much all was; such a moment is left out.
+    tax, useful = f"({gauge('recompute_tax_ratio')} < 1)", gauge("useful_tokens_per_second")
+    computed = f"{useful} / on ({BY_ENGINE}) (1 - {tax})"
+    lost = f"({computed}) * on ({BY_ENGINE}) {tax}"
+    return ratio(*(total(f"sum_over_time(({part})[{_MINUTES}])") for part in (lost, computed)))

@@ -37,3 +37,16 @@ def test_an_engine_counts_the_time_it_spent_in_a_state_and_no_more(daemon: Serve
     assert {state: shown.get(state, 0) for state in true if state in query["expr"]} == pytest.approx(
         {state: seconds for state, seconds in true.items() if state in query["expr"]}, abs=MINUTE
     )
+
+
+@pytest.mark.parametrize("model", ["spiral_chunked", "overcommit_thrash", "sim-8b"])
+def test_lost_work_is_a_share_of_the_work_not_of_the_time(daemon: Server, model: str) -> None:
+    [query] = panel("Work lost to recomputation")["targets"]
+    [shown] = run(daemon, query, {"model_name": model})
+    chosen = f'{{model_name="{model}"}}'
+    [(_, taxes)] = samples(daemon, f"vllm_vitals_recompute_tax_ratio{chosen}")
+    [(_, useful)] = samples(daemon, f"vllm_vitals_useful_tokens_per_second{chosen}")
+    lost = sum(useful[at] * tax / (1 - tax) for at, tax in taxes.items() if at in useful)
+    done = sum(useful[at] for at in taxes if at in useful)
+    # Looked at once a minute here, every five seconds there.
+    assert float(shown["value"][1]) == pytest.approx(lost / (lost + done), rel=0.1)

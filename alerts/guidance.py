@@ -83,7 +83,8 @@ PAGES: dict[str, Runbook] = {
         "{thrash_repeat_ratio:share} of the finished requests were preempted twice or more, and the queue does not "
         "drain. Thrashing alone is not proof of harm (a thrashing server was measured to do more work than an idle "
         "cautious one), so it is a ticket; it pages once an SLO burns, or once the expected wait has been above the "
-        "objective and rising for {thrash_rise_seconds:time}.",
+        "objective for {thrash_rise_seconds:time} and rises: its mean over the second half of them is 1.2 times that "
+        "over the first while the queue grew as much, or twice that. Less is the noise of the completion rate.",
         impact="Answers pause in the middle, and the queue grows. It can tip into a death spiral when prompts get "
         "longer.",
         diagnosis=(

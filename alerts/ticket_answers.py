@@ -4,8 +4,8 @@ Input: config. Output: `Alert`s of severity ticket, which match their state or w
 """
 
 from alerts.config import Config
+from alerts.evidence import load
 from alerts.model import Alert, Scope
-from alerts.page import load
 from alerts.promql import by, metric, number, on
 from alerts.text import COUNT, PERCENT, RATIO, ask, duration_words, label, now, percent
 from alerts.victims import WHO, fold, ticket

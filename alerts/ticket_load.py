@@ -4,8 +4,8 @@ Input: config. Output: `Alert`s of severity ticket, which match their state or w
 """
 
 from alerts.config import Config
+from alerts.evidence import evidence, load
 from alerts.model import Alert, Scope, Severity
-from alerts.page import evidence, load
 from alerts.promql import number, on
 from alerts.text import COUNT, PERCENT, RATIO, TIME, ask, duration_words, label, now, percent, preamble
 from alerts.victims import KEEP, WHO, but_batch, fold, in_state, interactive, ticket

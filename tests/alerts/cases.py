@@ -53,7 +53,7 @@ def states(
 
 
 def load(
-    running: float = 4, waiting: float = 0, bad_waiting: float = 8, victim: Mapping[str, str] = V
+    running: float = 4, waiting: float = 0, bad_waiting: Level = 8.0, victim: Mapping[str, str] = V
 ) -> tuple[Series, ...]:
     """Running and waiting, and the counters of an engine that works."""
     return (
@@ -113,7 +113,8 @@ PAGES = (
     Case("VLLMModelUnavailable", "page", (*states(State.DOWN, under=State.BLIND), *load()), 180, MODEL, 600),
     # The wait must have been above the objective and have risen for ten minutes: it rises with the queue.
     engine(
-        "page", "VLLMThrashing", 600, 600, *states(State.THRASHING, under=State.PREEMPTING), *load(),
+        "page", "VLLMThrashing", 600, 600, *states(State.THRASHING, under=State.PREEMPTING),
+        *load(bad_waiting=lambda seconds: 8 + 0.04 * seconds),
         gauge("expected_wait_seconds", 1, lambda seconds: 20 + 0.1 * seconds, 9), *evidence(0.7, 0.2),
     ),
 )  # fmt: skip

@@ -6,7 +6,18 @@ from alerts.text import percent
 from dashboards import links, looks, panels, states, theme
 from dashboards.marks import incidents
 from dashboards.panels import Panel, Query
-from dashboards.promql import BY_ENGINE, ENGINE_LEGEND, folded_target, gauge, rate, ratio, total, worst
+from dashboards.promql import (
+    BY_ENGINE,
+    ENGINE_LEGEND,
+    bounded,
+    folded_target,
+    gauge,
+    in_words,
+    rate,
+    ratio,
+    total,
+    worst,
+)
 from dashboards.site import Site
 from dashboards.theme import Row
 from exporter.core.snapshot import State
@@ -112,16 +123,17 @@ def _headroom(site: Site) -> tuple[Panel, ...]:
     )
 
 
-def _banded(value: str) -> list[Query]:
-    """The mean of a value while so many requests ran, a query a band of concurrency."""
+def _banded(value: str, by: str = "") -> list[Query]:
+    """The mean of a value while so many requests ran, a query a band of concurrency; apart by a label's words."""
     running = gauge("requests_running")
     queries = []
     for place, (low, high) in enumerate(zip(_BANDS, (*_BANDS[1:], None), strict=True)):
         within = f"{running} >= {low}" + (f" < {high}" if high else "")
-        average = f"avg(avg_over_time(({value} and on ({BY_ENGINE}) ({within}))[{_PEAK}]))"
+        fold = f"avg by ({by})" if by else "avg"
+        average = f"{fold} (avg_over_time((({value}) and on ({BY_ENGINE}) ({within}))[{_PEAK}]))"
         name = f"{low}-{high - 1}" if high else f"{low}+"
         # Grafana makes room for the longest name, not for the widest: hair spaces make the last one the longest.
-        queries.append(Query(average, name + "\u200a" * place, instant=True))
+        queries.append(Query(average, name + (f" {{{{{by}}}}}" if by else "") + "\u200a" * place, instant=True))
     return queries
 
 
@@ -140,8 +152,8 @@ def _knee(site: Site) -> tuple[Panel, ...]:
         panels.bars(
             "Time per token p99, by concurrency",
             "What more concurrency costs each user, at the same counts. Choose the highest band whose bar is within "
-            "your objective.",
-            _banded(gauge("tpot_p99_seconds", 'source="request"', 'bound="estimate"')),
+            "your objective. At most: all were as fast as the first bucket tells; at least: slower than the last.",
+            _banded(in_words(bounded("tpot_p99_seconds", 'source="request"'), estimate=""), by="bound"),
             "s",
             "No request finished in this range.",
             width=8,

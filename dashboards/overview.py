@@ -7,7 +7,7 @@ from alerts.text import duration_words
 from dashboards import links, looks, panels, promql, states, theme
 from dashboards.marks import incidents, state_changes
 from dashboards.panels import Column, Panel, Query
-from dashboards.promql import ENGINE_LEGEND, gauge, quantile, rate, total, worst
+from dashboards.promql import ENGINE_LEGEND, bounded, gauge, in_words, quantile, rate, total, worst
 from dashboards.site import ANY_IS_BAD, ANY_IS_ODD, Site
 from dashboards.theme import Row
 
@@ -81,21 +81,24 @@ def _tiles(site: Site) -> tuple[Panel, ...]:
         ),
         panels.stat(
             "First token, p99",
-            "The slowest model's p99 over the slow window. Users feel this first. Yellow and red come from the "
+            "The slowest engine's p99 over the slow window. Users feel this first. Yellow and red come from the "
             "service objective; if it is high with a queue, look at Expected wait.",
-            [Query(f"max({_ttft(site)})", instant=True)],
+            [_slowest(_p99(site, bounded("ttft_p99_seconds"), "ttft_seconds"))],
             "s",
-            "no traffic",
+            "no first token",
+            named=True,
             levels=site.scale.ttft,
             decimals=2,
         ),
         panels.stat(
             "Time per token, p99",
-            "The slowest model's p99 time per output token. High while the median is low: some requests stall, see "
-            "the tail ratio of that engine.",
-            [Query(f"max({_tpot(site)})", instant=True)],
+            "The slowest engine's p99 time per output token; at most or at least, where buckets say no more. High "
+            "while the median is low: some requests stall, see the tail ratio. vLLM before 0.11 measures only gaps: "
+            "see Engine.",
+            [_slowest(_p99(site, bounded("tpot_p99_seconds", 'source="request"'), "tpot_seconds"))],
             "s",
-            "no traffic",
+            "not measured",
+            named=True,
             levels=site.scale.tpot,
         ),
         panels.stat(
@@ -112,18 +115,16 @@ def _tiles(site: Site) -> tuple[Panel, ...]:
     )
 
 
-def _ttft(site: Site) -> str:
-    return _p99(site, gauge("ttft_p99_seconds", 'bound="estimate"'), "ttft_seconds")
-
-
-def _tpot(site: Site) -> str:
-    return _p99(site, gauge("tpot_p99_seconds", 'source="request"', 'bound="estimate"'), "tpot_seconds")
+def _slowest(p99: str) -> Query:
+    """The largest of the engines' p99, and whether it is about that, at most or at least."""
+    return Query(in_words(f"topk(1, {p99})"), "{{bound}}", instant=True)
 
 
 def _p99(site: Site, derived: str, histogram: str) -> str:
-    """The daemon's own figure or, without a daemon, one from vLLM's buckets."""
-    raw = quantile(0.99, histogram, replace(site, daemon=False, native=True), promql.BY_ENGINE)
-    return " or ".join([derived] * site.daemon + [raw] * site.native)
+    """The daemon's own figure per engine or, without a daemon, one from vLLM's buckets."""
+    # Without traffic a quantile is NaN, which is no number to show.
+    raw = f"({quantile(0.99, histogram, replace(site, daemon=False, native=True), promql.BY_ENGINE)} >= 0)"
+    return f" or on ({promql.BY_ENGINE}) ".join([derived] * site.daemon + [raw] * site.native)
 
 
 def _who(site: Site) -> tuple[Panel, ...]:

@@ -108,6 +108,23 @@ def distribution(name: str, site: Site) -> str:
     return f"sum by (le) ({buckets}) + (scalar(sum({count})) - {known})"
 
 
+def bounded(name: str, *matchers: str) -> str:
+    """The daemon's quantile per engine, whose label ``bound`` says what it is.
+
+    An estimate; where a fast server's lies in the first bucket, that bucket's upper edge; where a slow one's lies above
+    the last, the lower edge. Where requests finish, one of them is there.
+    """
+    of = [gauge(name, *matchers, f'bound="{bound}"', keep=("bound",)) for bound in ("estimate", "upper", "lower")]
+    return f" or on ({BY_ENGINE}) ".join(of)
+
+
+def in_words(expr: str, estimate: str = "about") -> str:
+    """``bounded`` series whose label is what a person says before the number; a series without it is an estimate."""
+    for bound, said in (("estimate|", estimate), ("upper", "at most"), ("lower", "at least")):
+        expr = f'label_replace({expr}, "bound", "{said}", "bound", "{bound}")'
+    return expr
+
+
 def mean(name: str, site: Site, by: str = "model_name") -> str:
     """A histogram's mean over the rate's range."""
     return ratio(total(histogram(name, site, "sum"), by), total(histogram(name, site, "count"), by))

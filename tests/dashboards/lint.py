@@ -189,8 +189,9 @@ def _selector_faults(where: str, expr: str) -> list[str]:
 
 
 def legend_faults(panel: Json, target: Json) -> list[str]:
-    """A legend names only labels that its query keeps."""
+    """A legend names only labels that its query keeps or makes."""
     kept = {label.strip() for group in re.findall(r"\bby \(([^)]*)\)", target["expr"]) for label in group.split(",")}
+    kept |= set(re.findall(r'\), "(\w+)", "[^"]*", "\w*", "[^"]*"\)', target["expr"]))  # what label_replace makes
     named = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
     missing = named - kept - {"instance"}
     return [

@@ -105,10 +105,10 @@ def _tiles(site: Site) -> tuple[Panel, ...]:
             "Expected wait",
             "Waiting requests over the completion rate, of the engine where it is longest: about how long a new "
             f"request will queue. Rising for {duration_words(site.config.limits.thrash_rise_seconds)} above the "
-            "objective is when thrashing does harm.",
+            "objective is when thrashing does harm. Empty where requests wait and none finishes: then it has no end.",
             [Query(f"max({gauge('expected_wait_seconds')})", instant=True)],
             "s",
-            "nothing waits",
+            "nothing finishes",
             levels=site.scale.expected_wait,
             decimals=1,
         ),

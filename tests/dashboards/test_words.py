@@ -1,4 +1,4 @@
-"""A p99 that buckets cannot tell is shown as what it is at most or at least, never as if nobody had come."""
+"""What a panel says where a number is known only within bounds, or not at all: never that nobody came."""
 
 import json
 from collections.abc import Iterator
@@ -19,31 +19,36 @@ from tests.programs import find
 
 # Seconds a token: in vLLM's first bucket, between two, above the last.
 SPEEDS = {"fast": 0.005, "usual": 0.03, "slow": 500.0}
+BUSY = {"generated": 2400, "prompts": 2500, "started": 5, "steps": 300, "running": 12}
 
 
 @pytest.fixture(scope="module")
-def speeds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A daemon that watches a fast, a usual and a slow server, each busy to the end."""
+def words(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A daemon that watches servers of several speeds, and one where requests wait and none finishes."""
     find("prometheus"), find("promtool")
-    yield from history.serve(tmp_path_factory.mktemp("speeds"), chain(*(of(*one) for one in SPEEDS.items())))
+    quick = chain(*(of(name, tpot=tpot, finished=5, waiting=0) for name, tpot in SPEEDS.items()))
+    yield from history.serve(tmp_path_factory.mktemp("words"), chain(quick, of("jammed", finished=0, waiting=7)))
 
 
-def of(name: str, tpot: float) -> Iterator[str]:
-    """What the daemon serves of a server that takes so long for each token."""
+def of(name: str, **each: float) -> Iterator[str]:
+    """What the daemon serves of a server that does so at each step."""
     engine, renderer = Engine(), render.TargetRenderer()
-    engine.run(300, generated=2400, prompts=2500, started=5, finished=5, tpot=tpot, steps=300, running=12, waiting=0)
+    engine.run(300, **BUSY, **each)
     for ago, snapshot in reversed(list(enumerate(reversed(engine.told)))):
         text = render.join([renderer.render(snapshot)]).replace(b"vllm:8000", f"{name}:8000".encode())
         yield from history.stamped(text, END - STEP * ago, 'job="vllm-vitals",instance="vitals:9840"')
 
 
+def panel(uid: str, title: str) -> dict[str, Any]:
+    board = json.loads(build(Site())[f"{uid}.json"])
+    return next(panel for panel in lint.panels(board) if panel["title"] == title)
+
+
 def shown(server: Server, uid: str, title: str, target: str) -> dict[str, float]:
     """A panel's numbers by the words before them."""
-    board = json.loads(build(Site())[f"{uid}.json"])
-    panel: dict[str, Any] = next(panel for panel in lint.panels(board) if panel["title"] == title)
     return {
         query["legendFormat"].replace("{{bound}}", row["metric"].get("bound", "")): float(row["value"][1])
-        for query in panel["targets"]
+        for query in panel(uid, title)["targets"]
         for row in run(server, query, {"target": target})
     }
 
@@ -59,17 +64,22 @@ def shown(server: Server, uid: str, title: str, target: str) -> dict[str, float]
     ],
 )
 def test_the_tile_shows_the_slowest_and_how_well_it_is_known(
-    speeds: Server, target: str, said: dict[str, object]
+    words: Server, target: str, said: dict[str, object]
 ) -> None:
-    assert shown(speeds, links.OVERVIEW, "Time per token, p99", target) == said
+    assert shown(words, links.OVERVIEW, "Time per token, p99", target) == said
 
 
-@pytest.mark.parametrize(
-    ("target", "words", "seconds"), [("fast:8000", "at most", 0.01), ("slow:8000", "at least", 80)]
-)
+@pytest.mark.parametrize(("target", "said", "seconds"), [("fast:8000", "at most", 0.01), ("slow:8000", "at least", 80)])
 def test_a_band_of_concurrency_has_a_bar_though_buckets_only_bound_it(
-    speeds: Server, target: str, words: str, seconds: float
+    words: Server, target: str, said: str, seconds: float
 ) -> None:
-    [(name, value)] = shown(speeds, links.CAPACITY, "Time per token p99, by concurrency", target).items()
-    assert name.strip("\u200a") == f"9-16 {words}"
+    [(name, value)] = shown(words, links.CAPACITY, "Time per token p99, by concurrency", target).items()
+    assert name.strip("\u200a") == f"9-16 {said}"
     assert value == seconds
+
+
+def test_a_wait_is_0_without_a_queue_and_empty_only_where_nothing_finishes(words: Server) -> None:
+    wait = links.OVERVIEW, "Expected wait"
+    assert list(shown(words, *wait, "fast:8000").values()) == [0]
+    assert shown(words, *wait, "jammed:8000") == {}
+    assert panel(*wait)["fieldConfig"]["defaults"]["noValue"] == "nothing finishes"

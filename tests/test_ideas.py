@@ -417,9 +417,11 @@ def test_a_queue_of_long_prompts_is_not_answered_with_more_slots() -> None:
 def test_a_runaway_is_cancelled_and_then_capped_by_a_server_default() -> None:
     engine = sequences.Engine()
     engine.healthy()
-    engine.run(300, generated=200.0, running=1.0, kv_usage=0.3)
-    advice = {one.knob: one for one in engine.snapshot.advice}
-    assert set(advice) == {"cancel_oldest_request", "default_max_tokens"}
+    engine.step(generated=200.0, finished=3.0, running=1.0, kv_usage=0.3)  # all others end
+    for seconds in (300, 900):  # also when nothing has finished for longer than any window
+        engine.run(seconds, generated=200.0, running=1.0, kv_usage=0.3)
+        advice = {one.knob: one for one in engine.snapshot.advice}
+        assert set(advice) == {"cancel_oldest_request", "default_max_tokens"}
     assert "override_generation_config" in advice["default_max_tokens"].size
 
 

@@ -51,14 +51,24 @@ def _evicting(case: Case) -> tuple[Advice, ...]:
         "preemptions per second falls to 0, useful tokens/s rises",
         "requests wait at the gateway instead",
     )
-    if case.state is State.DEATH_SPIRAL and case.long_input:
-        prompt = case.number("prompt_tokens_mean") or 0.0
+    fed = f"the loop is fed by long inputs ({case.number('prompt_tokens_mean') or 0.0:.0f} tokens on average)"
+    if case.state is State.DEATH_SPIRAL and case.long_input and case.is_on("scheduler_reserve_full_isl"):
         knob = Advice(
-            f"the loop is fed by long inputs ({prompt:.0f} tokens on average)",
+            f"{fed} although all of an input is reserved",
+            "restart",
+            "watermark",
+            "up",
+            "0.01-0.05 (vLLM 0.24 on): that share of the blocks is kept for requests that run",
+            "preemptions per finished request below 0.3",
+            "that share of the KV cache admits nobody",
+        )
+    elif case.state is State.DEATH_SPIRAL and case.long_input:
+        knob = Advice(
+            fed,
             "restart",
             "scheduler_reserve_full_isl",
             "set",
-            "true (vLLM 0.19 on; then watermark 0.01-0.05, vLLM 0.24 on)",
+            "true (the default from vLLM 0.19 on, so look who turned it off; then watermark 0.01-0.05, from 0.24 on)",
             "preemptions per finished request below 0.3",
             "long prompts wait until all of their input fits",
         )
@@ -156,7 +166,7 @@ def _saturated(case: Case) -> tuple[Advice, ...]:
 
 def _runaway(case: Case) -> tuple[Advice, ...]:
     """An answer that does not end holds a slot and its KV blocks until a cap or the context window stops it."""
-    made, usual = case.number("inflight_output_tokens_estimate"), case.number("output_tokens_mean")
+    made, usual = case.number("inflight_output_tokens_estimate"), case.usual_output
     if made is None or not usual or made < max(RUNAWAY_TOKENS, RUNAWAY_FACTOR * usual):
         return ()
     symptom = f"an open request has made about {made:.0f} tokens; the usual answer has {usual:.0f}"

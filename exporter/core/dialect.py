@@ -87,8 +87,8 @@ def _sample(engine: Engine) -> EngineSample:
     # V0 counts victims that it swapped out neither as running nor as waiting; V1's waiting includes every victim
     if (swapped := said.pop("swapped", None)) and "waiting" in said:
         said["waiting"] += swapped
-    connector = engine.fixed["kv_connector"] or said.pop("external_queries", 0.0) > 0
-    said.pop("external_queries", None)
+    asked = said.pop("external_queries", 0.0) > 0
+    restored = engine.fixed["kv_restored"] if engine.fixed["kv_restored"] is not None else asked
     unusable = frozenset(cell.family.name for cell in engine.cells if cell.dropped)
-    fixed = engine.fixed | {"kv_connector": connector, "updating_weights": moving > 0, "unusable": unusable}
+    fixed = engine.fixed | {"kv_restored": restored, "updating_weights": moving > 0, "unusable": unusable}
     return EngineSample(histograms=histograms, **fixed, **said)

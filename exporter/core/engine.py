@@ -133,7 +133,7 @@ class EngineJudge:
         prefill = look.prefill_factor(fast)
         return Facts(
             seconds=fast.seconds,
-            work=(sample.running or 0.0) + (sample.waiting or 0.0) if known else None,
+            work=sample.work if known else None,
             asleep=bool(sample.asleep),
             busy=look.busy(seen),
             preemptions=fast.increase("preemptions"),

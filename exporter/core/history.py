@@ -30,18 +30,18 @@ class Progress:
         self._stepped_at: float | None = None
         self._spoke_at: float | None = None
         self._high_water = 0.0
-        self._tokens_at_finish: float | None = None
+        self._at_finish: EngineSample | None = None
 
     def feed(self, at: float, new: EngineSample, old: EngineSample | None) -> None:
         """Take in a sample; ``old`` is the one before it in this life, None at its start."""
-        work = _work(new)
+        work = new.work
         finished = old is not None and increase(new.completions, old.completions)
         if old is None or finished:
-            self._tokens_at_finish = new.generation_tokens
+            self._at_finish = new
         spoke = old is None or bool(increase(new.generation_tokens, old.generation_tokens))
         stepped = old is None or bool(increase(new.steps, old.steps))
         moved = spoke or finished or (old is not None and bool(increase(new.prompt_tokens, old.prompt_tokens)))
-        resting = new.asleep or new.updating_weights or not work or (old is not None and not _work(old))
+        resting = new.asleep or new.updating_weights or not work or (old is not None and not old.work)
         usage = new.kv_usage or 0.0
         # a long prefill moves nothing but KV usage
         if moved or resting or usage > self._high_water:
@@ -64,16 +64,22 @@ class Progress:
         return None if self._spoke_at is None else at - self._spoke_at
 
     def inflight_estimate(self, sample: EngineSample) -> Reading:
-        """Tokens since the last completion per request present: some request has produced about that many."""
-        work = _work(sample)
-        made = increase(sample.generation_tokens, self._tokens_at_finish)
-        if not work or made is None:
+        """Tokens since the last completion per request present: some request has produced about that many.
+
+        Requests that began since then count too where more of them made tokens than are present: vLLM counts nowhere
+        those whose client has left.
+        """
+        work, then = sample.work, self._at_finish
+        made = None if then is None else increase(sample.generation_tokens, then.generation_tokens)
+        if not work or then is None or made is None:
             return absent("nothing is in flight")
-        return Reading(made / work)
+        return Reading(made / max(work, (then.running or 0.0) + _started(sample, then)))
 
 
-def _work(sample: EngineSample) -> float:
-    return (sample.running or 0.0) + (sample.waiting or 0.0)
+def _started(new: EngineSample, old: EngineSample) -> float:
+    """Requests that got their first token between two samples; 0 where that is not counted."""
+    now, before = (sample.histograms.get("ttft_seconds") for sample in (new, old))
+    return 0.0 if now is None or before is None else max(0.0, now.count - before.count)
 
 
 @dataclass(frozen=True, slots=True)

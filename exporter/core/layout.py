@@ -15,7 +15,8 @@ from exporter.core.sample import TargetSample
 from exporter.core.skeleton import Skeleton
 from exporter.core.spellings import (
     CONFIG_NAMES,
-    CONNECTORS,
+    KV_STORES,
+    KV_TRANSFERS,
     SETTINGS,
     WIRE,
     Family,
@@ -203,15 +204,14 @@ def _fixed(config: Config, ranks: int, facts: BodyFacts) -> dict[str, Any]:
     blocks, size = _number(config.get("num_gpu_blocks")), _number(config.get("block_size"))
     if capacity is None and blocks and size:
         capacity = blocks * size / ranks
-    connector = (
-        any(name.startswith(CONNECTORS) for name in facts.stems)
-        or "num_requests_kv_fetch_by_stage" in facts.stems
-        or _number(config.get("kv_offloading_size")) is not None
-    )
+    stored = any(name.startswith(KV_STORES) for name in facts.stems) or _number(config.get("kv_offloading_size"))
+    moved = any(name.startswith(KV_TRANSFERS) for name in facts.stems)
+    fetched = "num_requests_kv_fetch_by_stage" in facts.stems
     return {
         "kv_capacity_tokens": capacity,
         "prefix_caching": {"True": True, "False": False}.get(config.get("enable_prefix_caching", "")),
-        "kv_connector": connector,
+        # None: what it asks of a connector decides
+        "kv_restored": True if stored else False if moved else fetched or None,
         "recompute_counted": facts.era == "v0",
     }
 

@@ -13,7 +13,11 @@ from exporter.core.window import Span, Window
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one poll sees. ``later`` is the second half of the fast window; ``finished`` is where R is taken."""
+    """What one poll sees.
+
+    ``later`` is the second half of the fast window, ``finished`` where R is taken, ``working`` the slow window as far
+    back as there was work throughout.
+    """
 
     at: float
     sample: EngineSample
@@ -25,6 +29,7 @@ class Look:
     samples: list[EngineSample]
     means: Gauges
     finished: Completions | None
+    working: Span | None
     role: Role
 
 
@@ -40,7 +45,7 @@ def take(
     fast, slow = window.span(limits.fast_window), window.span(limits.slow_window)
     if fast is None or slow is None or fast.seconds < limits.min_span:
         return None
-    samples = window.within(limits.fast_window)
+    samples, finished = window.within(limits.fast_window), signals.completions(window, limits)
     return Look(
         at=at,
         sample=sample,
@@ -51,7 +56,8 @@ def take(
         slow=slow,
         samples=samples,
         means=signals.gauges(samples),
-        finished=signals.completions(window, limits),
+        finished=finished,
+        working=finished.span if finished else window.working(limits.slow_window),
         role=role or signals.infer_role(slow, limits) or Role.SERVE,
     )
 
@@ -91,7 +97,7 @@ def readings(seen: Look) -> dict[str, Reading]:
 def busy(seen: Look) -> bool:
     """Whether there was work or progress anywhere in the fast window."""
     moved = any(map(seen.fast.increase, ("generation_tokens", "prompt_tokens", "completions")))
-    return moved or any((s.running or 0.0) + (s.waiting or 0.0) > 0 for s in seen.samples)
+    return moved or any(sample.work > 0 for sample in seen.samples)
 
 
 def draining(seen: Look) -> bool | None:
@@ -109,12 +115,14 @@ def running_full(seen: Look) -> float | None:
 
 
 def queued_share(seen: Look) -> float | None:
-    """Share of the window's scrapes with a queue."""
+    """Share of the window's scrapes with a queue; one scrape, as after a gap, is no share."""
+    if len(seen.samples) < 2:
+        return None
     return signals.mean(None if s.waiting is None else float(s.waiting >= 1) for s in seen.samples)
 
 
 def prefill_factor(span: Span) -> float | None:
-    """Prefill work over generation: computed prompt tokens, plus KV growth that generation does not explain.
+    """Prefill work over generation: computed prompt tokens, plus KV growth that neither of the two explains.
 
     vLLM counts a prompt only at its first output, so during a long prefill KV usage alone moves.
     """
@@ -122,7 +130,7 @@ def prefill_factor(span: Span) -> float | None:
     if prompts is None or generated is None:
         return None
     grown = (span.last.kv_usage or 0.0) - (span.first.kv_usage or 0.0)
-    hidden = max(0.0, grown * (span.last.kv_capacity_tokens or 0.0) - generated)
+    hidden = max(0.0, grown * (span.last.kv_capacity_tokens or 0.0) - generated - prompts)
     return (prompts + hidden) / max(generated, 1.0)
 
 
@@ -138,11 +146,16 @@ def prefill_lasts(seen: Look) -> bool | None:
 
 
 def expected_wait(seen: Look) -> Reading:
-    """Waiting requests over the completion rate: how long the last in line waits."""
+    """Waiting requests over the completion rate: how long the last in line waits.
+
+    Where few finish, the rate is that of the time since something runs: a minute in which one happens to finish, or
+    none, says little.
+    """
     waiting, finished = seen.sample.waiting, seen.finished
     if waiting is None:
         return absent("needs the waiting gauge")
     if waiting == 0:
         return Reading(0.0)
-    rate = finished.completions / finished.span.seconds if finished else seen.fast.rate("completions")
+    span = finished.span if finished else seen.working
+    rate = None if span is None else span.rate("completions")
     return Reading(waiting / rate) if rate else absent("nothing finishes, so the wait has no end in sight")

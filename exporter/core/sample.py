@@ -34,10 +34,11 @@ class EngineSample:
     ``histograms`` is keyed by our catalogue's name (``tpot_seconds``, ``ttft_seconds``, ...). ``kv_usage`` is 0-1.
     ``kv_capacity_tokens`` is this engine's own share, also where vLLM sums ``num_gpu_blocks`` over ranks.
     ``started_at`` is when the counters began (epoch s: ``_created`` or ``process_start_time_seconds``) where known.
-    ``rejections`` and ``updating_weights`` are the server's: every engine of it says the same. ``recompute_counted``:
-    V0 adds the tokens that a preempted request computes again to ``prompt_tokens``; V1 counts them nowhere.
-    ``unusable`` names the families whose samples were dropped in this scrape as impossible. ``completions`` are the
-    finished responses of every reason, None where the server has not said.
+    ``rejections`` and ``updating_weights`` are the server's: every engine of it says the same. ``kv_restored``: a
+    preempted request finds its blocks again in a store outside the GPU. ``recompute_counted``: V0 adds the tokens that
+    a preempted request computes again to ``prompt_tokens``; V1 counts them nowhere. ``unusable`` names the families
+    whose samples were dropped in this scrape as impossible. ``completions`` are the finished responses of every reason,
+    None where the server has not said.
     """
 
     running: float | None = None
@@ -59,10 +60,15 @@ class EngineSample:
     histograms: Mapping[str, Histogram] = field(default_factory=dict)
     started_at: float | None = None
     prefix_caching: bool | None = None
-    kv_connector: bool = False
+    kv_restored: bool = False
     recompute_counted: bool = False
     unusable: frozenset[str] = frozenset()
     completions: float | None = field(init=False)
+
+    @property
+    def work(self) -> float:
+        """Requests present; an unknown gauge counts as none."""
+        return (self.running or 0.0) + (self.waiting or 0.0)
 
     def __post_init__(self) -> None:
         finished = None if self.responses is None else sum(self.responses.values())

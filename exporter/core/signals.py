@@ -129,7 +129,7 @@ def resident_context(means: Gauges, capacity: float | None, finished: Span) -> f
 
 def lost_share(sample: EngineSample, limits: Thresholds) -> float:
     """f: the share of its context that a preempted request computes again."""
-    if sample.kv_connector:
+    if sample.kv_restored:
         return 0.0
     return limits.lost_share_prefix_caching if sample.prefix_caching else limits.lost_share
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import floor
 
+from exporter.core.quantile import mean
 from exporter.core.sample import EngineSample
 from exporter.core.signals import setting
 from exporter.core.snapshot import Reading, State
@@ -39,6 +40,17 @@ class Case:
     def setting(self, name: str) -> float | None:
         """A numeric server setting, where known."""
         return setting(self.settings, name)
+
+    def is_on(self, name: str) -> bool:
+        """Whether a switch of the server is known to be on."""
+        return self.settings.get(name, "").lower() in ("true", "1")
+
+    @property
+    def usual_output(self) -> float | None:
+        """Mean output of what finished lately; where nothing did, of all that has finished since the server started."""
+        lately = self.number("output_tokens_mean")
+        ever = None if self.sample is None else self.sample.histograms.get("request_output_tokens")
+        return mean(ever).value if lately is None else lately
 
     @property
     def long_input(self) -> bool:

@@ -117,8 +117,12 @@ IGNORED = frozenset({
     "model_forward_time_milliseconds", "model_execute_time_milliseconds", "avg_prompt_throughput_toks_per_s",
     "avg_generation_throughput_toks_per_s", "cache_config",
 })  # fmt: skip
-CONNECTORS = ("nixl_", "kv_offload_", "simple_kv_offload_", "mooncake_", "hisparse_", "hf3fs_", "umbp_", "lmcache")
-IGNORED_PREFIXES = (*CONNECTORS, "spec_decode_", "diffusion_", "kv_block_", "websocket_")
+# Stores outside the GPU, from which a preempted request takes its blocks again.
+KV_STORES = ("kv_offload_", "simple_kv_offload_", "mooncake_store_", "hisparse_", "hf3fs_", "umbp_", "lmcache")
+# Between prefill and decode servers blocks travel once a request: their schedulers set do_remote_prefill to False after
+# it (kv_connector/v1/{nixl,mooncake}), so a victim is computed again.
+KV_TRANSFERS = ("nixl_", "mooncake_")
+IGNORED_PREFIXES = (*KV_STORES, *KV_TRANSFERS, "spec_decode_", "diffusion_", "kv_block_", "websocket_")
 
 # Labels of cache_config_info worth showing; the others change with every release.
 SETTINGS = (

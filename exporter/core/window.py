@@ -176,6 +176,14 @@ class Window:
                 return Span(self._times[index], end, self._samples[index], last)
         return None
 
+    def working(self, longest: float) -> Span | None:
+        """The span before now in which every sample shows work, or None where the newest two do not."""
+        times, samples = self._times, self._samples
+        start = len(samples) - 1
+        while start > 0 and times[-1] - times[start - 1] <= longest + self._step and samples[start - 1].work:
+            start -= 1
+        return Span(times[start], times[-1], samples[start], samples[-1]) if start < len(samples) - 1 else None
+
     def calm(self, longest: float) -> tuple[Span, list[EngineSample]] | None:
         """The span before the newest preemptions, as far back as it holds none, and its samples."""
         samples, times = self._samples, self._times

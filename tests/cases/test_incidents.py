@@ -156,6 +156,56 @@ def test_c12_reasoning_to_the_cap_is_no_stall_and_is_counted_as_cut(server: Serv
     assert server.engine.readings["truncated_ratio"].value == 1.0
 
 
+def test_a_runaway_is_not_seen_in_the_tokens_of_requests_whose_clients_left(server: Server) -> None:
+    server.healthy()
+    server.run(600, generated=500.0, started=2.0, running=10.0, waiting=0.0, kv_usage=0.3)
+    inflight = server.engine.readings["inflight_output_tokens_estimate"].value
+    assert inflight is not None
+    assert inflight <= 500.0 / 2.0
+
+
+@pytest.mark.parametrize("since_idle", [False, True])
+def test_where_little_finishes_the_wait_is_told_from_all_the_time_that_there_was_work(since_idle: bool) -> None:
+    server, waits = Server(), []
+    if since_idle:
+        server.run(600, running=0.0, waiting=0.0, kv_usage=0.0)
+    for at in range(0, 960, 5):
+        server.step(
+            generated=400.0, steps=100.0, finished=4.0 * (at % 240 == 235), running=4.0, waiting=50.0, kv_usage=0.5
+        )
+        if at:
+            waits.append(server.engine.readings["expected_wait_seconds"].value)
+    late = waits[600 // 5 :]
+    assert None not in late
+    assert all(2000 <= wait <= 4500 for wait in late)  # 50 / (4 / 240 s) = 3000 s
+    server.run(700, generated=400.0, running=4.0, waiting=50.0, kv_usage=0.5)
+    assert "no end in sight" in server.engine.readings["expected_wait_seconds"].why
+
+
+def test_prefill_work_counts_a_prompt_once_that_fills_the_cache_as_well() -> None:
+    server = Server()
+    server.healthy(300)
+    for n in range(13):  # in a minute 12 prompts of 500 tokens and 1,200 generated tokens, all of which stay
+        server.step(generated=100.0, prompts=500.0, started=1.0, gap=2.0, running=8.0, kv_usage=0.2 + n * 600 / 8192)
+    assert "5 prompt tokens computed per generated one" in server.says
+
+
+def test_one_scrape_with_a_queue_after_a_gap_is_not_saturated(server: Server) -> None:
+    server.healthy(300)
+    server.miss("timeout", 20)
+    assert server.step(generated=24_000.0, started=50.0, finished=50.0, running=8.0, waiting=1.0) is State.HEALTHY
+
+
+@pytest.mark.parametrize(("family", "spirals"), [("nixl_", True), ("kv_offload_", False)])
+def test_a_victim_of_a_decode_server_is_computed_again_and_one_of_an_offloading_server_is_not(
+    family: str, spirals: bool
+) -> None:
+    row = f'vllm:{family}failed_total{{engine="0",model_name="tiny"}} 0.0\n'
+    seen = states(judge((at, text + row) for at, text in recording("recordings/spiral_chunked")))
+    assert State.THRASHING in seen
+    assert (State.DEATH_SPIRAL in seen) is spirals
+
+
 def test_c13_decode_starved_by_long_prompts_is_starved_and_never_a_spiral(server: Server) -> None:
     server.healthy(300)
     seen = server.run(

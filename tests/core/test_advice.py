@@ -30,6 +30,16 @@ def test_a_spiral_fed_by_long_inputs_is_capped_at_the_gateway_and_then_reserved(
     assert "0.9 x" in advice[0].size
 
 
+def test_where_all_input_is_reserved_already_the_watermark_is_next() -> None:
+    judge, said = TargetJudge("spiral_chunked"), set()
+    judge.learn({"scheduler_reserve_full_isl": "True"})
+    for scrape in read(RECORDINGS / "spiral_chunked" / "metrics.jsonl.gz"):
+        (engine,) = judge.observe(scrape).engines
+        said |= {item.knob for item in engine.advice} if engine.state is State.DEATH_SPIRAL else set()
+    assert "watermark" in said
+    assert "scheduler_reserve_full_isl" not in said
+
+
 def test_thrashing_lowers_max_num_seqs_to_what_fits() -> None:
     advice = advice_in("overcommit_thrash", State.THRASHING)
     assert knobs(advice) == {"gateway_concurrency": "down", "max_num_seqs": "down"}

@@ -160,7 +160,7 @@ def test_what_a_release_can_say_is_present_and_what_it_cannot_is_absent(version:
     assert sample.started_at is not None
     assert sample.recompute_counted == (version == "0.8.5")
     assert not sample.updating_weights
-    assert not sample.kv_connector
+    assert not sample.kv_restored
 
 
 @pytest.mark.parametrize(
@@ -533,19 +533,27 @@ def test_rejections_belong_to_the_server_and_are_added_over_reasons() -> None:
 @pytest.mark.parametrize(
     "row",
     [
-        "vllm:nixl_bytes_transferred_sum 1\n",
+        'vllm:mooncake_store_operation_total{engine="0",model_name="m"} 0\n',
         'vllm:kv_offload_load_bytes_total{engine="0",model_name="m"} 0\n',
         'vllm:num_requests_kv_fetch_by_stage{engine="0",model_name="m",stage="in_progress"} 0\n',
         'vllm:external_prefix_cache_queries_total{engine="0",model_name="m"} 5\n',
         CONFIG.format(labels='engine="0",kv_offloading_size="4.0"'),
     ],
 )
-def test_a_kv_connector_shows_in_its_series(row: str) -> None:
+def test_a_store_of_kv_blocks_shows_in_its_series(row: str) -> None:
     target = normal(V1 + row)
-    assert target.engines["m", "0"].kv_connector
+    assert target.engines["m", "0"].kv_restored
     assert not target.unknown_families
     idle = 'vllm:external_prefix_cache_queries_total{engine="0",model_name="m"} 0\n'
-    assert not only(V1 + idle).kv_connector
+    assert not only(V1 + idle).kv_restored
+
+
+@pytest.mark.parametrize("family", ["nixl_num_failed_transfers_total", "mooncake_num_failed_transfers_total"])
+def test_blocks_that_travel_once_are_lost_with_a_preemption(family: str) -> None:
+    row = 'vllm:{}{{engine="0",model_name="m"}} 5\n'.format
+    moved = V1 + row(family) + row("external_prefix_cache_queries_total") + row("num_requests_kv_fetch_by_stage")
+    assert not only(moved).kv_restored
+    assert only(moved + row("kv_offload_load_bytes_total")).kv_restored
 
 
 def test_computed_prompt_tokens_come_from_the_split_or_from_what_was_cached() -> None:

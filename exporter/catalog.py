@@ -129,7 +129,7 @@ DERIVED = (
     _gauge("output_tokens_cv", "Coefficient of variation of output length, from buckets.", no=_BOUNDS_NO),
     _gauge("output_tokens_straggler_ratio", "p99 output length over the mean.", no=_BOUNDS_NO),
     _gauge("prefix_cache_hit_ratio", "Share of looked-up tokens found in the prefix cache, over the fast window."),
-    _gauge("inflight_output_tokens_estimate", "Tokens since the last completion per request present: some request made about that many.",
+    _gauge("inflight_output_tokens_estimate", "Tokens since the last completion per request that can have made them: some request made about that many.",
            no="needs the counter's value at the last completion"),
     _gauge("abandoned_requests_per_second", "Requests that started and left without finishing, an estimate."),
     _gauge("expected_wait_seconds", "Waiting requests over the completion rate."),

@@ -1,15 +1,17 @@
 """What a panel says where a number is known only within bounds, or not at all: never that nobody came."""
 
 import json
+import re
 from collections.abc import Iterator
 from itertools import chain
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from dashboards import links
 from dashboards.build import build
 from dashboards.site import Site
+from exporter.catalog import BY_NAME, Kind
 from exporter.core import render
 from tests.cases.edit import Server as Engine
 from tests.dashboards import history, lint
@@ -83,3 +85,17 @@ def test_a_wait_is_0_without_a_queue_and_empty_only_where_nothing_finishes(words
     assert list(shown(words, *wait, "fast:8000").values()) == [0]
     assert shown(words, *wait, "jammed:8000") == {}
     assert panel(*wait)["fieldConfig"]["defaults"]["noValue"] == "nothing finishes"
+
+
+@pytest.mark.parametrize("setting", get_args(render.Histograms))
+def test_a_panel_says_which_setting_of_the_daemon_empties_it(setting: render.Histograms) -> None:
+    engine = Engine()
+    engine.healthy()
+    served = render.TargetRenderer(histograms=setting).render(engine.told[-1])
+    for board in build(Site(native=False)).values():
+        for one in lint.panels(json.loads(board)):
+            read = {name for target in one["targets"] for name in lint.names_in(target["expr"])}
+            families = {re.sub(r"^vllm_vitals_|_(bucket|sum|count)$", "", name) for name in read} & set(BY_NAME)
+            if families and all(BY_NAME[name].kind is Kind.HISTOGRAM for name in families):
+                [said] = re.findall(r"histograms: (.+)\.\)", one["fieldConfig"]["defaults"]["noValue"])
+                assert (setting in said) == (not families & set(served)), one["title"]

@@ -301,14 +301,15 @@ def _latency(site: Site) -> tuple[Panel, ...]:
         ),
         panels.timeseries(
             "In flight and abandoned",
-            "Tokens since the last finish per request present: some request has made about that many, so a runaway "
-            "shows here before it ends. Abandoned (right axis): clients that gave up per second.",
+            "Tokens since the last finish, shared out among the requests present or begun since: some request has made "
+            "that many or more, so a runaway shows here before it ends. Abandoned (right axis): clients that gave up "
+            "per second.",
             [
                 Query(gauge("inflight_output_tokens_estimate"), of_engine("tokens in flight")),
                 Query(gauge("abandoned_requests_per_second"), of_engine("abandoned")),
             ],
             "short",
-            "No tokens since the server started.",
+            "Nothing was in flight in this range.",
             width=6,
             overrides=[
                 looks.by_regex("^abandoned", unit="reqps", custom__axisPlacement="right", custom__axisSoftMax=1)

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from alerts import meta, native, native_state, page, routing, runbook, shared, slo, ticket
+from alerts import concurrency, meta, native, native_state, page, routing, runbook, shared, slo, ticket
 from alerts.config import Config, ConfigError, load
 from alerts.lint import lint
 from alerts.model import Group, dump, groups_dict
@@ -28,7 +28,7 @@ def rules(config: Config, modes: frozenset[str] = frozenset(MODES)) -> dict[str,
     step = config.evaluation_seconds
     files: dict[str, tuple[Group, ...]] = {
         "recording": (
-            Group("vllm_vitals.before", shared.rules(config), step),
+            Group("vllm_vitals.before", (*shared.rules(config), *concurrency.rules(config)), step),
             Group("vllm_vitals.slo", slo.recordings(config), step),
         ),
         "alerts": (

@@ -4,9 +4,10 @@ Input: config. Output: sentences with live numbers in them (`text`).
 """
 
 from alerts import slo
+from alerts.concurrency import CAP, RATE, RATE_BEFORE
 from alerts.config import Config
 from alerts.promql import metric, number
-from alerts.text import COUNT, PERCENT, RATIO, TIME, ask, before, each, now, percent, waiting, when
+from alerts.text import COUNT, PERCENT, RATIO, TIME, ask, before, duration_words, each, now, percent, waiting, when
 from exporter.core.advice import NOW_KNOBS
 from exporter.core.snapshot import State
 
@@ -17,16 +18,26 @@ def evidence(config: Config) -> str:
     pace = f"increase({metric('preemptions_total')}{{@}}[61s])"
     finished = f"sum(max by (finished_reason) (increase({metric('responses_total')}{{@}}[61s])))"
     restarts = f"max(resets({metric('generation_tokens_total')}{{@}}[1h]))"
-    return (
-        f"Preemptions per finished request (R): {ask(now('preemptions_per_completion'), RATIO)} (thrashing from "
+    r, repeats, tax = (
+        now(name) for name in ("preemptions_per_completion", "repeat_preemption_ratio", "recompute_tax_ratio")
+    )
+    ratio = (
+        f"Preemptions per finished request (R): {ask(r, RATIO)} (thrashing from "
         f"{number(limits.thrash_preemptions_per_completion)}, a spiral from "
-        f"{number(limits.spiral_preemptions_per_completion)}; healthy below 0.25). In the last minute: "
-        f"{ask(f'max({pace})', COUNT)} preemptions, {ask(finished, COUNT)} finished.\n"
-        f"Finished requests preempted twice or more: {ask(now('repeat_preemption_ratio'), PERCENT)} (limit "
+        f"{number(limits.spiral_preemptions_per_completion)}; healthy below 0.25).\n"
+    )
+    repeated = (
+        f"Finished requests preempted twice or more: {ask(repeats, PERCENT)} (limit "
         f"{percent(limits.thrash_repeat_ratio)}).\n"
-        f"Work that is done again (recompute tax): {ask(now('recompute_tax_ratio'), PERCENT)}, between "
+    )
+    redone = (
+        f"Work that is done again (recompute tax): {ask(tax, PERCENT)}, between "
         f"{ask(now('recompute_tax_lower_ratio'), PERCENT)} and {ask(now('recompute_tax_upper_ratio'), PERCENT)} (a "
         f"spiral from {percent(limits.spiral_recompute_tax)}).\n"
+    )
+    return (
+        f"{when(r, ratio)}In the last minute: {ask(f'max({pace})', COUNT)} preemptions, {ask(finished, COUNT)} "
+        f"finished.\n{when(repeats, repeated)}{when(tax, redone)}"
         f"Useful tokens/s: {ask(before('useful_tokens_per_second'), COUNT)} before, "
         f"{ask(now('useful_tokens_per_second'), COUNT)} now (usual at this load: "
         f"{ask(now('useful_tokens_baseline_per_second'), COUNT)}).\n"
@@ -37,6 +48,34 @@ def evidence(config: Config) -> str:
         f"Restarts in the last hour: {ask(restarts, COUNT)}; vLLM versions seen in it: {versions()}.\n"
         f"{unknowns()}\n"
     )
+
+
+def spiral_proofs(config: Config) -> str:
+    """Which of the three proofs of a death spiral holds now (`exporter.core.state`), each number with its limit."""
+    limits, step = config.thresholds, config.evaluation_seconds
+    tokens = f"{metric('generation_tokens_total')}{{@}}"
+    grew = f"max(max_over_time(timestamp({tokens} > {tokens} offset {step}s)[1h:{step}s]))"
+    # A growth is seen up to a step late, and then again as far from the next look.
+    silent = f"time() - ({grew} or max({tokens} * 0 + time() - 3600)) + {step}"
+    rate, calm = f"max({RATE}{{@}})", f"max(last_over_time({RATE_BEFORE}{{@}}[1d]))"
+    r, tax = now("preemptions_per_completion"), now("recompute_tax_ratio")
+    proofs = {
+        f"({silent}) >= {number(limits.spiral_silence)}": f"It has generated no token for about {ask(silent, TIME)} "
+        f"(limit {duration_words(limits.spiral_silence)}): nobody gets an answer.\n",
+        f"{rate} / {calm} <= {number(limits.spiral_generation_share)}": f"It generates {ask(rate, COUNT)} tokens/s, "
+        f"{ask(f'{rate} / {calm}', PERCENT)} of the {ask(calm, COUNT)} before its first preemption (limit "
+        f"{percent(limits.spiral_generation_share)}).\n",
+        f"{r} >= {number(limits.spiral_preemptions_per_completion)} and {tax} >= "
+        f"{number(limits.spiral_recompute_tax)}": "It redoes about as much work as it does: R "
+        f"{ask(r, RATIO)} (limit {number(limits.spiral_preemptions_per_completion)}), and {ask(tax, PERCENT)} of its "
+        f"work is done again (limit {percent(limits.spiral_recompute_tax)}).\n",
+    }
+    unproven = (
+        "At this moment no number here is at the level that proves it: they lag, or it eases (it is taken back after "
+        f"{duration_words(limits.release)} below half of that).\n"
+    )
+    none = f"absent({' or '.join(f'({proof})' for proof in proofs)})"
+    return "".join(when(proof, text) for proof, text in proofs.items()) + when(none, unproven)
 
 
 def load() -> str:
@@ -85,13 +124,11 @@ def burn_line(config: Config) -> str:
 
 
 def cap() -> str:
-    """The cap to set at the gateway: 0.9 x what ran while the cache was full; 25 % off max_num_seqs once reached."""
-    running, usage = now("requests_running"), now("kv_cache_usage_ratio")
-    mean = f"avg_over_time(({running} and {usage} >= 0.9)[5m:15s])"
-    slots = f'max({metric("server_setting")}{{^,name="max_num_seqs"}})'
-    reached = f"floor(0.75 * {slots}) and {running} >= {slots}"
-    unknown = "0.9 x the mean running while KV is full (unknown here)"
-    return ask(f"({reached}) or clamp_min(floor(0.9 * {mean}), 1)", COUNT, unknown)
+    """The cap to set at the gateway, as it was known last; the page outlasts the evictions."""
+    known = f"max(last_over_time({CAP}{{@}}[10m]))"
+    return when(
+        known, f"to {ask(known, COUNT)}", "by a quarter, then again until preemptions end (how many fit is unknown)"
+    )
 
 
 def knobs() -> str:
@@ -107,7 +144,7 @@ def knobs() -> str:
 def first_step() -> str:
     """What to do now about evictions that feed on themselves."""
     return (
-        f"DO NOW, no restart: cap concurrency for this engine at the gateway at {cap()}; shed or postpone batch work; "
+        f"DO NOW, no restart: cap concurrency for this engine at the gateway {cap()}; shed or postpone batch work; "
         "add a replica if you have one. It works if preemptions stop and useful tokens/s rise within two minutes.\n"
     )
 

@@ -4,6 +4,7 @@ Mitigation starts with what is safe and needs no restart, and turns one knob at 
 that it worked. Never advise lowering gpu_memory_utilization against preemption: that shrinks the KV cache.
 """
 
+from alerts import concurrency
 from alerts.model import Runbook
 from alerts.promql import metric
 
@@ -35,8 +36,9 @@ WAIT = ("How long a new request must expect to wait", victim("expected_wait_seco
 RESTARTS = ("Restarts in the last hour", f"max(resets({metric('generation_tokens_total')}{{{VICTIM}}}[1h]))")
 ADVICE = ("Advice in force (needs the exporter)", f"max by (knob, direction) ({metric('advice')}{{{VICTIM}}}) == 1")
 CAP = (
-    "The cap to set at the gateway: 0.9 times what ran while the cache was full",
-    f"floor(0.9 * avg_over_time(({victim('requests_running')} and {victim('kv_cache_usage_ratio')} >= 0.9)[5m:15s]))",
+    "The cap to set at the gateway: a quarter below max_num_seqs where running reaches it; else 0.9 times what ran "
+    "while the cache was full, or, while nothing is generated, what was there before the first preemption",
+    f"max({concurrency.CAP}{{{VICTIM}}})",
 )
 ERRORS_LOGGED = (
     f"sum by (source, kind) (max by (source, kind) (increase({metric('log_engine_errors_total')}[15m]))) > 0"
@@ -64,8 +66,8 @@ PAGES: dict[str, Runbook] = {
         "the queue, computes its tokens again, and evicts it again. R (preemptions per finished request) is at least "
         "{spiral_preemptions_per_completion} and at least {spiral_recompute_tax:share} of the work is repetition; or "
         "{min_preemptions} or more preemptions within {fast_window:time} come with no token at all for "
-        "{spiral_silence:time}; or with at most {spiral_generation_share:share} of the tokens made before. vLLM logs "
-        "nothing about it, and its own counters leave the repeated work out.",
+        "{spiral_silence:time}; or with at most {spiral_generation_share:share} of the tokens made before. The page "
+        "says which of the three it is. vLLM logs nothing about it, and its own counters leave the repeated work out.",
         impact="The server answers health checks and looks busy. Users see first tokens late, answers that stop for "
         "seconds in the middle, and time-outs. Their retries add load, so it seldom ends by itself.",
         diagnosis=(

@@ -6,7 +6,7 @@ step that needs no restart. Everything else is a ticket.
 
 from alerts import slo
 from alerts.config import Config
-from alerts.evidence import burn_line, canaries, engines, evidence, first_step, next_restart, versions
+from alerts.evidence import burn_line, canaries, engines, evidence, first_step, next_restart, spiral_proofs, versions
 from alerts.model import Alert, Scope, Severity
 from alerts.promql import duration, metric, number, on
 from alerts.text import COUNT, PERCENT, TIME, ask, before, duration_words, each, label, now, preamble, waiting, when
@@ -33,10 +33,12 @@ def _death_spiral(config: Config) -> Alert:
         expr=in_state(config, State.DEATH_SPIRAL),
         keep=slo.KEEP,
         why_no_hold=f"the state has held for {duration_words(config.thresholds.hold)} before it is said",
-        summary=f"{WHO} preempts, requeues and preempts again: it redoes about as much work as it does.",
+        summary=f"{WHO} is in a death spiral: it preempts, requeues and preempts again.",
         description=preamble(config, Scope.ENGINE)
-        + f"{WHO} is in a death spiral. It answers, but most of its work is thrown away; users wait or time out.\n"
+        + f"{WHO} is in a death spiral: it evicts requests, computes them again and evicts them again; users wait or"
+        + " time out.\n"
         + first_step()
+        + spiral_proofs(config)
         + evidence(config)
         + f"{burn_line(config)}\n{engines(State.DEATH_SPIRAL)}\n"
         + next_restart(),

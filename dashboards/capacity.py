@@ -12,6 +12,7 @@ from dashboards.promql import (
     bounded,
     folded_target,
     gauge,
+    highest,
     in_words,
     rate,
     ratio,
@@ -23,9 +24,10 @@ from dashboards.theme import Row
 from exporter.core.snapshot import State
 
 _BANDS = (1, 5, 9, 17, 25, 33, 49, 65, 97, 129, 257)
-_PEAK = "$__range:$__interval"
-# A state lasts half a minute at the least: looked at each minute, what lasted is not missed, however long the range.
+# What is counted or searched for a peak is looked at each minute, however long the range: rates and states are over a
+# minute, so none falls between two looks. A mean is content with Grafana's own steps.
 _MINUTES = "$__range:1m"
+_STEPS = "$__range:$__interval"
 
 
 def build(site: Site) -> dict[str, Any]:
@@ -56,8 +58,8 @@ def _slots() -> str:
 
 
 def _headroom(site: Site) -> tuple[Panel, ...]:
-    kv = f"min(1 - max_over_time({gauge('kv_cache_usage_max_ratio')}[{_PEAK}]))"
-    slots = f"min(1 - max_over_time(({_slots_used()})[{_PEAK}]))"
+    kv = f"min(1 - {highest('kv_cache_usage_max_ratio')})"
+    slots = f"min(1 - max_over_time(({_slots_used()})[{_MINUTES}]))"
     return (
         panels.stat(
             "KV cache left",
@@ -83,7 +85,7 @@ def _headroom(site: Site) -> tuple[Panel, ...]:
             "KV demand, peak",
             "What KV usage would have been if everything that waited ran too. Above 100 % the cache is too small for "
             "the peak.",
-            [Query(f"max(max_over_time({gauge('kv_cache_demand_ratio')}[{_PEAK}]))", instant=True)],
+            [Query(f"max({highest('kv_cache_demand_ratio')})", instant=True)],
             "percentunit",
             "not known",
             levels=site.scale.kv_demand,
@@ -104,7 +106,7 @@ def _headroom(site: Site) -> tuple[Panel, ...]:
             "must carry, plus one replica.",
             [
                 Query(
-                    f"max_over_time(sum({rate('responses_total', over='5m', keep=('finished_reason',))})[{_PEAK}])",
+                    f"max_over_time(sum({rate('responses_total', over='5m', keep=('finished_reason',))})[{_MINUTES}])",
                     instant=True,
                 )
             ],
@@ -115,7 +117,7 @@ def _headroom(site: Site) -> tuple[Panel, ...]:
         panels.stat(
             "Peak useful tokens/s",
             "Most useful tokens per second of all engines chosen together.",
-            [Query(f"max_over_time(sum({gauge('useful_tokens_per_second')})[{_PEAK}])", instant=True)],
+            [Query(f"max_over_time(sum({gauge('useful_tokens_per_second')})[{_MINUTES}])", instant=True)],
             "short",
             "no tokens",
             decimals=0,
@@ -130,7 +132,7 @@ def _banded(value: str, by: str = "") -> list[Query]:
     for place, (low, high) in enumerate(zip(_BANDS, (*_BANDS[1:], None), strict=True)):
         within = f"{running} >= {low}" + (f" < {high}" if high else "")
         fold = f"avg by ({by})" if by else "avg"
-        average = f"{fold} (avg_over_time((({value}) and on ({BY_ENGINE}) ({within}))[{_PEAK}]))"
+        average = f"{fold} (avg_over_time((({value}) and on ({BY_ENGINE}) ({within}))[{_STEPS}]))"
         name = f"{low}-{high - 1}" if high else f"{low}+"
         # Grafana makes room for the longest name, not for the widest: hair spaces make the last one the longest.
         queries.append(Query(average, name + (f" {{{{{by}}}}}" if by else "") + "\u200a" * place, instant=True))

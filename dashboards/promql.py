@@ -47,6 +47,12 @@ def gauge(name: str, *matchers: str, keep: tuple[str, ...] = ()) -> str:
     return f"max by ({identity(of, keep)}) ({of.full_name}{selector(of, *matchers)})"
 
 
+def highest(name: str) -> str:
+    """A gauge's largest sample in the dashboard's range, per identity; a subquery would look at some of them only."""
+    of = metric(name)
+    return f"max by ({identity(of)}) (max_over_time({of.full_name}{selector(of)}[$__range]))"
+
+
 def rate(name: str, *matchers: str, keep: tuple[str, ...] = (), over: str = RATE_RANGE) -> str:
     """A counter's rate per identity. Raises ValueError for what is no counter."""
     of = metric(name)

@@ -50,3 +50,18 @@ def test_lost_work_is_a_share_of_the_work_not_of_the_time(daemon: Server, model:
     done = sum(useful[at] for at in taxes if at in useful)
     # Looked at once a minute here, every five seconds there.
     assert float(shown["value"][1]) == pytest.approx(lost / (lost + done), rel=0.1)
+
+
+@pytest.mark.parametrize("title", ["KV cache left", "KV demand, peak", "Peak useful tokens/s", "Peak requests/s"])
+def test_a_peak_is_found_whatever_steps_grafana_takes(daemon: Server, title: str) -> None:
+    [query] = panel(title)["targets"]
+    chosen = {"model_name": "spiral_chunked|sim-8b"}
+    [[fine], [coarse]] = (run(daemon, query, chosen | {"__interval": step}) for step in ("5s", "5m"))
+    assert coarse["value"] == fine["value"]
+
+
+def test_the_room_left_is_that_of_the_fullest_sample(daemon: Server) -> None:
+    [query] = panel("KV cache left")["targets"]
+    [shown] = run(daemon, query, {"model_name": "runaway_slot"})
+    [(_, usage)] = samples(daemon, 'vllm_vitals_kv_cache_usage_max_ratio{model_name="runaway_slot"}')
+    assert float(shown["value"][1]) == pytest.approx(1 - max(usage.values()))

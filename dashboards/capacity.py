@@ -126,13 +126,16 @@ def _headroom(site: Site) -> tuple[Panel, ...]:
 
 
 def _banded(value: str, by: str = "") -> list[Query]:
-    """The mean of a value while so many requests ran, a query a band of concurrency; apart by a label's words."""
+    """The mean of a value while so many requests ran, a query a band of concurrency; apart by a label's words.
+
+    Engines are averaged at each step, not each over its own time: one that passed through a band counts as it lasted.
+    """
     running = gauge("requests_running")
     queries = []
     for place, (low, high) in enumerate(zip(_BANDS, (*_BANDS[1:], None), strict=True)):
         within = f"{running} >= {low}" + (f" < {high}" if high else "")
         fold = f"avg by ({by})" if by else "avg"
-        average = f"{fold} (avg_over_time((({value}) and on ({BY_ENGINE}) ({within}))[{_STEPS}]))"
+        average = f"avg_over_time({fold} (({value}) and on ({BY_ENGINE}) ({within}))[{_STEPS}])"
         name = f"{low}-{high - 1}" if high else f"{low}+"
         # Grafana makes room for the longest name, not for the widest: hair spaces make the last one the longest.
         queries.append(Query(average, name + (f" {{{{{by}}}}}" if by else "") + "\u200a" * place, instant=True))

@@ -1,6 +1,7 @@
 """What trouble cost, against what the samples themselves say; most engines lived only part of the range."""
 
 import json
+from statistics import mean
 from typing import Any
 
 import pytest
@@ -65,3 +66,19 @@ def test_the_room_left_is_that_of_the_fullest_sample(daemon: Server) -> None:
     [shown] = run(daemon, query, {"model_name": "runaway_slot"})
     [(_, usage)] = samples(daemon, 'vllm_vitals_kv_cache_usage_max_ratio{model_name="runaway_slot"}')
     assert float(shown["value"][1]) == pytest.approx(1 - max(usage.values()))
+
+
+def test_an_engine_that_passed_through_a_band_counts_as_long_as_it_was_there(daemon: Server) -> None:
+    queries = panel("Useful tokens per second, by concurrency")["targets"]
+    query = next(query for query in queries if query["legendFormat"].startswith("5-8"))
+    [shown] = run(daemon, query, {})
+    running, useful = (
+        {labels["model_name"] + labels["engine"]: values for labels, values in samples(daemon, f"vllm_vitals_{name}")}
+        for name in ("requests_running", "useful_tokens_per_second")
+    )
+    there: dict[float, list[float]] = {}
+    for engine, values in useful.items():
+        for at, value in values.items():
+            if 5 <= running[engine][at] <= 8:
+                there.setdefault(at // STEP, []).append(value)
+    assert float(shown["value"][1]) == pytest.approx(mean(map(mean, there.values())), rel=0.05)

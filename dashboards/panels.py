@@ -207,10 +207,9 @@ def _column(column: Column) -> dict[str, Any]:
     if column.links:
         look["links"] = list(column.links)
     if column.mappings:
-        look |= {
-            "mappings": list(column.mappings),
-            "custom__cellOptions": {"type": "color-background", "mode": "basic"},
-        }
+        look["mappings"] = list(column.mappings)
+        if _coloured(column.mappings):
+            look["custom__cellOptions"] = {"type": "color-background", "mode": "basic"}
     if column.levels:
         look |= {
             "thresholds": steps(column.levels),
@@ -218,6 +217,11 @@ def _column(column: Column) -> dict[str, Any]:
             "color": {"mode": "thresholds"},
         }
     return by_name(column.header, **look)
+
+
+def _coloured(mappings: Sequence[dict[str, Any]]) -> bool:
+    """Whether a mapping gives a value a colour; a cell filled without one is as white as its text."""
+    return any("color" in shown for mapping in mappings for shown in mapping["options"].values())
 
 
 def _defaults(levels: Levels | None, **more: Any) -> dict[str, Any]:

@@ -100,6 +100,7 @@ def panel_faults(panel: Json) -> list[str]:
         faults.append(f"{title}: no query")
     if len(defaults.get("noValue", "")) < 8:
         faults.append(f"{title}: noValue must say why it may be empty")
+    faults += [f"{title}: {name} fills cells and names no colour" for name in _white_cells(panel)]
     refs = [target["refId"] for target in panel["targets"]]
     if len(set(refs)) < len(refs):
         faults.append(f"{title}: a refId twice")
@@ -108,6 +109,16 @@ def panel_faults(panel: Json) -> list[str]:
         for t in panel["targets"]
         if t["datasource"]["uid"] != "${datasource}"
     ]
+
+
+def _white_cells(panel: Json) -> Iterator[str]:
+    """Columns whose cells are filled and whose values have no colour: white on white."""
+    for override in panel["fieldConfig"]["overrides"]:
+        look = {each["id"]: each["value"] for each in override["properties"]}
+        shown = [one for mapping in look.get("mappings", ()) for one in mapping["options"].values()]
+        filled = look.get("custom.cellOptions", {}).get("type") == "color-background"
+        if filled and not all("color" in one for one in shown):
+            yield override["matcher"]["options"]
 
 
 def layout_faults(dashboard: Json) -> list[str]:

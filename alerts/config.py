@@ -110,7 +110,13 @@ class Limits:
             "move": "Below this many tokens nobody minds. Move it to the length at which you would look at a request."
         },
     )
-    runaway_for: Seconds = field(default=600, metadata={"move": "Move it up if long answers are normal here."})
+    runaway_for: Seconds = field(
+        default=120,
+        metadata={
+            "move": "Move it up if long answers are normal here. At 160 tokens a second an answer reaches 32768 tokens,"
+            " where many end, three and a half minutes after its first."
+        },
+    )
     straggler_ratio: Positive = field(
         default=8,
         metadata={

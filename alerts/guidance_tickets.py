@@ -164,8 +164,10 @@ TICKETS: dict[str, Runbook] = {
     ),
     "VLLMRunawayRequest": Runbook(
         "Since the last completion more tokens were made than the requests present can explain by usual answers: one "
-        "of them has produced many times the mean. An estimate, which shows before the request finishes. Needs the "
-        "exporter.",
+        "of them has produced many times the mean (the last one known: beside a runaway often nothing finishes). An "
+        "estimate, which shows before the request finishes. Every completion sets it back: it sees a runaway that is "
+        "alone or among long answers, and none among many short ones, which shows as a straggler once it finishes. "
+        "Needs the exporter.",
         "It holds a slot and its share of the cache; on a small engine it doubles everybody's wait.",
         ("Which request is the oldest at the gateway?", "Does its route set max_tokens at all?"),
         (

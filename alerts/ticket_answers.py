@@ -6,12 +6,13 @@ Input: config. Output: `Alert`s of severity ticket, which match their state or w
 from alerts.config import Config
 from alerts.evidence import load
 from alerts.model import Alert, Scope
-from alerts.promql import by, metric, number, on
+from alerts.promql import by, duration, metric, number, on
 from alerts.text import COUNT, PERCENT, RATIO, ask, duration_words, label, now, percent
 from alerts.victims import WHO, fold, ticket
 
 ENGINE = "vllm-vitals-engine"
 WORKLOAD = "vllm-vitals-workload"
+_REMEMBERED = 7200  # s: how long the mean length of answers is known after the last one
 
 
 def alerts(config: Config) -> tuple[Alert, ...]:
@@ -80,8 +81,11 @@ def _reasoning(config: Config) -> Alert:
 def _runaway(config: Config) -> Alert:
     limits, identity = config.limits, on(config.identity)
     engine = fold(config)
-    made = engine.gauge("inflight_output_tokens_estimate", over="min_over_time", seconds=120)
-    usual = f"{number(limits.runaway_factor)} * ({engine.gauge('output_tokens_mean')})"
+    made = engine.gauge("inflight_output_tokens_estimate", over="min_over_time", seconds=60)
+    # Beside a runaway nothing else may finish, and then there is no mean: what it was last is what is usual.
+    mean = engine.gauge("output_tokens_mean", over="last_over_time", seconds=_REMEMBERED)
+    usual = f"{number(limits.runaway_factor)} * ({mean})"
+    mean_then = f"max(last_over_time({metric('output_tokens_mean')}{{@}}[{duration(_REMEMBERED)}]))"
     return ticket(
         config,
         "VLLMRunawayRequest",
@@ -89,7 +93,7 @@ def _runaway(config: Config) -> Alert:
         f"{made} >= {number(limits.runaway_tokens)} and {identity} ({made} >= {usual})",
         f"A request on {WHO} has been generating far longer than usual.",
         f"Some unfinished request on {WHO} has made about {ask(now('inflight_output_tokens_estimate'), COUNT)} tokens; "
-        f"the mean answer has {ask(now('output_tokens_mean'), COUNT)} (limit {number(limits.runaway_factor)} times "
+        f"the mean answer has {ask(mean_then, COUNT)} (limit {number(limits.runaway_factor)} times "
         f"that, and at least {number(limits.runaway_tokens)}). It holds a slot and its KV blocks.\n"
         f"{load()}\n"
         "Next: find it at the gateway (oldest open request of this server) and cancel it; then give that route a "

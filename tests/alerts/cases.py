@@ -144,7 +144,7 @@ TICKETS = (
            gauge("expected_wait_seconds", 1, 30, 9.5)),
     engine("ticket", "VLLMStarvedDecode", 300, 960, *states(State.STARVED, under=State.SATURATED), *load()),
     engine(
-        "ticket", "VLLMRunawayRequest", 600 + 120, 900, *states(State.HEALTHY), *load(),
+        "ticket", "VLLMRunawayRequest", 120 + 60, 900, *states(State.HEALTHY), *load(),
         gauge("inflight_output_tokens_estimate", 100, 6000, 4000), gauge("output_tokens_mean", 300, 300),
     ),
     engine(

@@ -113,7 +113,7 @@ def stat(
     options = {
         "colorMode": "background_solid" if judged else "value", "graphMode": "area" if spark else "none",
         "justifyMode": "center", "orientation": "auto", "textMode": "value_and_name" if named else "value",
-        "wideLayout": True, "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+        "wideLayout": not named, "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
     }  # fmt: skip
     return Panel("stat", title, why, tuple(queries), unit, empty, width, height, options, defaults, tuple(overrides))
 

@@ -227,16 +227,16 @@ def _when(site: Site) -> tuple[Panel, ...]:
         ),
         panels.timeseries(
             "Engine errors in the logs",
-            "Per minute by kind, over five minutes, from every log that is read (a log is called by its source, not by "
-            "a server). engine_dead and out_of_memory end the engine; shm_broadcast_wait is often its only sign of a "
-            "hang, or of a start-up that compiles.",
+            "How many in the five minutes before, by kind, from every log that is read (a log is called by its source, "
+            "not by a server). engine_dead and out_of_memory end the engine; shm_broadcast_wait is often its only sign "
+            "of a hang, or of a start-up that compiles.",
             [
                 Query(
-                    f"60 * sum by (source, kind) ({rate('log_engine_errors_total', over='5m')}) > 0",
+                    f"round(300 * sum by (source, kind) ({rate('log_engine_errors_total', over='5m')})) > 0",
                     "{{source}} {{kind}}",
                 )
             ],
-            "cpm",
+            "short",
             "No error was logged, or no logs are read: set logs in the config.",
             width=6,
         ),

@@ -8,7 +8,7 @@ from dashboards.marks import incidents
 from dashboards.panels import Panel, Query
 from dashboards.promql import (
     BY_ENGINE,
-    ENGINE_LEGEND,
+    ENGINE_BRIEFLY,
     bounded,
     folded_target,
     gauge,
@@ -254,7 +254,7 @@ def _cost(site: Site) -> tuple[Panel, ...]:
             "KV capacity in tokens",
             "What each engine's cache holds. It falls when a model, a length limit or gpu_memory_utilization "
             "changes: a step here explains a step above.",
-            [Query(gauge("kv_cache_capacity_tokens"), ENGINE_LEGEND)],
+            [Query(gauge("kv_cache_capacity_tokens"), ENGINE_BRIEFLY)],
             "short",
             "The server does not say how large its cache is.",
             height=7,

@@ -7,11 +7,10 @@ from alerts.text import duration_words
 from dashboards import canary, links, looks, panels, states, theme
 from dashboards.marks import incidents, state_changes
 from dashboards.panels import Column, Panel, Query
-from dashboards.promql import BY_ENGINE, ENGINE_LEGEND, folded_target, gauge, of_engine, quantile, rate
+from dashboards.promql import BY_ENGINE, ENGINE_BRIEFLY, ENGINE_LEGEND, folded_target, gauge, of_engine, quantile, rate
 from dashboards.site import Site
 from dashboards.theme import Row
 
-_NAMED = ENGINE_LEGEND
 _PROOF = ('source="request"', 'bound="lower"')
 
 
@@ -66,10 +65,11 @@ def _signs(site: Site) -> tuple[Panel, ...]:
         panels.stat(
             "3 · Tail ratio p99 / p50",
             "Lower bound of p99 over p50 time per token. Above the limit, some users stall while the median looks "
-            "well.",
-            [Query(f"max({gauge('tpot_p99_p50_ratio', *_PROOF)})", instant=True)],
+            "well. At least 1 proves nothing.",
+            [Query(f"max({gauge('tpot_p99_p50_ratio', *_PROOF)})", "at least", instant=True)],
             "none",
             "not resolvable",
+            named=True,
             levels=site.scale.tail_ratio,
             decimals=1,
             width=5,
@@ -106,7 +106,7 @@ def _verdict(site: Site) -> tuple[Panel, ...]:
             "State over time",
             "Which state held when. The blue marks on every chart are the same changes; line them up with the curves "
             "below to see the cause.",
-            [Query(states.worst_rank(), _NAMED)],
+            [Query(states.worst_rank(), ENGINE_LEGEND)],
             "No engine has been seen in this range.",
             states.mappings(),
             height=6,
@@ -117,10 +117,10 @@ def _verdict(site: Site) -> tuple[Panel, ...]:
             "and compare; the status page and the alert say how far and what it costs.",
             [advice],
             [
+                Column("knob", "Knob", width=200),
+                Column("direction", "Direction", width=85),
                 Column("model_name", "Model"),
                 Column("engine", "Engine", width=70),
-                Column("knob", "Knob"),
-                Column("direction", "Direction", width=85),
             ],
             "No advice: nothing needs a knob now.",
             width=9,
@@ -132,7 +132,7 @@ def _verdict(site: Site) -> tuple[Panel, ...]:
             "Waiting requests over the completion rate: how long a new request will queue. Above the objective (the "
             f"line) and rising for {duration_words(site.config.limits.thrash_rise_seconds)}, it turns thrashing into "
             "a page.",
-            [Query(gauge("expected_wait_seconds"), _NAMED)],
+            [Query(gauge("expected_wait_seconds"), ENGINE_BRIEFLY)],
             "s",
             "Nothing finished, so no rate to expect from.",
             levels=site.scale.expected_wait,
@@ -212,7 +212,7 @@ def _preemption(site: Site) -> tuple[Panel, ...]:
             "R, preemptions per finished request",
             "Healthy engines were measured at 0.07 to 0.24, thrashing from 0.66, spirals above 10. Lines are the "
             "levels of thrashing and of a spiral.",
-            [Query(gauge("preemptions_per_completion"), _NAMED)],
+            [Query(gauge("preemptions_per_completion"), ENGINE_BRIEFLY)],
             "none",
             f"Fewer than {_finishes(site)} finishes in ten minutes: R is not known.",
             levels=site.scale.preemptions_per_completion,
@@ -224,7 +224,7 @@ def _preemption(site: Site) -> tuple[Panel, ...]:
             "evictions.",
             [
                 Query(gauge("preemptions_per_second"), of_engine("preemptions")),
-                Query(gauge("stall_gaps_per_second"), of_engine("stall gaps over 1 s")),
+                Query(gauge("stall_gaps_per_second"), of_engine("gaps over 1 s")),
             ],
             "ops",
             "The server reports neither preemptions nor token gaps.",
@@ -234,7 +234,7 @@ def _preemption(site: Site) -> tuple[Panel, ...]:
             "Requests preempted twice or more",
             "Share of finished requests evicted at least twice. Evicting the same request again is what makes a "
             "loop; healthy engines stay under 6 %.",
-            [Query(gauge("repeat_preemption_ratio"), _NAMED)],
+            [Query(gauge("repeat_preemption_ratio"), ENGINE_BRIEFLY)],
             "percentunit",
             "Nothing finished, or vLLM is older than 0.30 and does not say.",
             levels=site.scale.repeat_share,
@@ -302,17 +302,15 @@ def _latency(site: Site) -> tuple[Panel, ...]:
         panels.timeseries(
             "In flight and abandoned",
             "Tokens since the last finish, shared out among the requests present or begun since: some request has made "
-            "that many or more, so a runaway shows here before it ends. Abandoned (right axis): clients that gave up "
-            "per second.",
+            "that many or more, so a runaway shows here before it ends. Gave up (right axis): clients that left, a "
+            "second.",
             [
-                Query(gauge("inflight_output_tokens_estimate"), of_engine("tokens in flight")),
-                Query(gauge("abandoned_requests_per_second"), of_engine("abandoned")),
+                Query(gauge("inflight_output_tokens_estimate"), of_engine("tokens")),
+                Query(gauge("abandoned_requests_per_second"), of_engine("gave up")),
             ],
             "short",
             "Nothing was in flight in this range.",
             width=6,
-            overrides=[
-                looks.by_regex("^abandoned", unit="reqps", custom__axisPlacement="right", custom__axisSoftMax=1)
-            ],
+            overrides=[looks.by_regex("^gave up", unit="reqps", custom__axisPlacement="right", custom__axisSoftMax=1)],
         ),
     )

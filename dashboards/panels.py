@@ -54,7 +54,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a table: the field's name, its header, and how it looks."""
+    """One column of a table: the field's name, its header, how it looks, and what a cell without a value says."""
 
     field: str
     header: str
@@ -64,6 +64,7 @@ class Column:
     mappings: Sequence[dict[str, Any]] = ()
     decimals: int | None = None
     links: Sequence[dict[str, Any]] = ()
+    empty: str = "–"
 
 
 def timeseries(
@@ -199,7 +200,7 @@ def table(
 
 
 def _column(column: Column) -> dict[str, Any]:
-    look: dict[str, Any] = {"unit": column.unit, "noValue": "–"}
+    look: dict[str, Any] = {"unit": column.unit, "noValue": column.empty}
     if column.width:
         look["custom__width"] = column.width
     if column.decimals is not None:

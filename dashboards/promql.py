@@ -13,6 +13,8 @@ from exporter.core.spellings import FAMILIES
 RATE_RANGE = "$__rate_interval"
 BY_ENGINE = ", ".join(ENGINE_LABELS)
 ENGINE_LEGEND = "{{model_name}} · {{target}} · {{engine}}"
+# A server has one model: a long model name would push the values out of a narrow legend.
+ENGINE_BRIEFLY = "{{target}} · {{engine}}"
 _SELECTORS = {"target": 'target=~"$target"', "model_name": 'model_name=~"$model_name"', "engine": 'engine=~"$engine"'}
 # A server that has not answered yet has a state but no model, and vLLM's own log lines name none: both must be seen
 # whatever model is chosen.
@@ -145,4 +147,4 @@ def folded_target(name: str, *matchers: str, keep: tuple[str, ...] = ()) -> str:
 
 def of_engine(what: str) -> str:
     """A legend that still tells engines apart where several are chosen."""
-    return f"{what} · {ENGINE_LEGEND}"
+    return f"{what} · {ENGINE_BRIEFLY}"

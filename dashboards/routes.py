@@ -99,7 +99,7 @@ def _at_a_glance(site: Site) -> Panel:
          {"decimals": 1, "levels": site.scale.tail_ratio, "width": 80}),
         ("Thinking p90", _worst_route("log_reasoning_tokens_p90"), tokens | {"width": 100}),
         ("Answer p90", _worst_route("log_answer_tokens_p90"), tokens | {"width": 90}),
-        ("Predicted off by", off, share | {"width": 115}),
+        ("Predicted off by", off, share | {"width": 125}),
         ("Not returned", ratio(lost, _each_second("log_generated_tokens_total", "5m")), share | {"width": 100}),
         ("Wrong reason", ratio(denied, answered), share | {"width": 105}),
         ("Split helps", f"({answered}) * 0 + on (model_name) group_left () ({mixed})",
@@ -107,13 +107,13 @@ def _at_a_glance(site: Site) -> Panel:
     )  # fmt: skip
     return panels.table(
         "Routes at a glance",
-        "Exact figures of the responses logged in the last minutes, a row a route; without a route: all of the model "
+        "Exact figures of the responses logged in the last minutes, a row a route, and a row for all of the model "
         "mixed. Below 0 in Predicted off by is too short. Wrong reason: as long as allowed, and the finish reason says "
         "otherwise. Split helps: the model's routes apart would be more even.",
         [expr for _, expr, _ in shown],
         [
-            Column("model_name", "Model"),
-            Column("route", "Route"),
+            Column("route", "Route", width=165, empty="all mixed"),
+            Column("model_name", "Model", width=110),
             *(Column(f"Value #{chr(ord('A') + i)}", name, **look) for i, (name, _, look) in enumerate(shown)),
         ],
         "No logs are read, so routes are not known: set logs in the config.",

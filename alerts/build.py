@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 
 import click
 
-from alerts import concurrency, meta, native, native_state, page, routing, runbook, shared, slo, ticket
+from alerts import concurrency, meta, native, native_state, page, presence, routing, runbook, shared, slo, ticket
 from alerts.config import Config, ConfigError, load
 from alerts.lint import lint
-from alerts.model import Group, dump, groups_dict
+from alerts.model import Group, Recording, dump, groups_dict
 from alerts.passes import PASSES, only_native
 
 ROOT = Path(__file__).parent
@@ -28,7 +28,7 @@ def rules(config: Config, modes: frozenset[str] = frozenset(MODES)) -> dict[str,
     step = config.evaluation_seconds
     files: dict[str, tuple[Group, ...]] = {
         "recording": (
-            Group("vllm_vitals.before", (*shared.rules(config), *concurrency.rules(config)), step),
+            Group("vllm_vitals.before", _before(config), step),
             Group("vllm_vitals.slo", slo.recordings(config), step),
         ),
         "alerts": (
@@ -45,6 +45,10 @@ def rules(config: Config, modes: frozenset[str] = frozenset(MODES)) -> dict[str,
     if "daemon" not in modes:
         files["alerts"] = only_native(config, files["alerts"])
     return files
+
+
+def _before(config: Config) -> tuple[Recording, ...]:
+    return (*shared.rules(config), *concurrency.rules(config), *presence.rules(config))
 
 
 def findings(config: Config, files: Mapping[str, tuple[Group, ...]]) -> list[str]:

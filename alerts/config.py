@@ -69,6 +69,9 @@ class Limits:
     engine_down_for: Seconds = field(
         default=600, metadata={"move": "Move it above the time that a replica takes to load its weights."}
     )
+    engine_restarts: Positive = field(
+        default=3, metadata={"move": "Move it up where servers are restarted on purpose several times an hour."}
+    )
     preempting_for: Seconds = field(default=1800, metadata={"move": "Move it up for fleets run full."})
     kv_pressure_for: Seconds = field(default=3600, metadata={"move": "Move it up for fleets run full."})
     tail_ratio: Positive = field(

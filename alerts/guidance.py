@@ -4,7 +4,7 @@ Mitigation starts with what is safe and needs no restart, and turns one knob at 
 that it worked. Never advise lowering gpu_memory_utilization against preemption: that shrinks the KV cache.
 """
 
-from alerts import concurrency
+from alerts import concurrency, presence
 from alerts.model import Runbook
 from alerts.promql import metric
 
@@ -131,7 +131,10 @@ PAGES: dict[str, Runbook] = {
     ),
     "VLLMModelUnavailable": Runbook(
         meaning="At least one engine of the model is down, and no other one can serve: all are down, stalled or "
-        "asleep. A target that discovery removed does not count, so a model scaled to zero on purpose does not page.",
+        "asleep; for {unavailable_for:time} at a stretch, or for half of five times that, as in a loop of crashes, "
+        "which serves a little now and then. A target that discovery removed does not count, so a model scaled to zero "
+        "on purpose does not page. An exporter that restarts meanwhile does not know the model of a server that is "
+        "down; what Prometheus saw there last is taken for it, for a day.",
         impact="Every request for this model fails.",
         diagnosis=(
             "Did all of them stop at once? A shared cause: node, network, weights volume, a bad rollout.",
@@ -141,6 +144,10 @@ PAGES: dict[str, Runbook] = {
         ),
         queries=(
             STATE_NOW,
+            (
+                "How often each engine came back within the hour (many times: a loop of crashes)",
+                f"max by (target, engine) (resets({presence.DOWN}{{{MODEL}}}[1h]))",
+            ),
             ("Which targets answer", f"max by (target) ({metric('target_up')})"),
             (
                 "When each was last read (needs the exporter)",
@@ -153,6 +160,8 @@ PAGES: dict[str, Runbook] = {
             "Restart one server and watch it load; when it serves, restart the others. It worked if its state is idle "
             "or healthy.",
             "If the rollout changed the image or the flags, roll it back.",
+            "If it comes back and dies again, keep it out of the gateway until it has stayed up for some minutes: what "
+            "kills it may be the load, or one request that clients send again.",
         ),
         limits=("unavailable_for",),
     ),

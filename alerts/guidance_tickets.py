@@ -12,11 +12,13 @@ from alerts.guidance import (
     STATE_NOW,
     TAX,
     USEFUL,
+    VICTIM,
     WAIT,
     WAITING,
     victim,
 )
 from alerts.model import Runbook
+from alerts.presence import DOWN
 from alerts.promql import metric
 
 _PREEMPTIONS = ("Preemptions per second", victim("preemptions_per_second"))
@@ -248,19 +250,22 @@ TICKETS: dict[str, Runbook] = {
     ),
     "VLLMEngineDown": Runbook(
         "Nothing has answered at this target for {engine_down_for:time}: connection refused, or its name does not "
-        "resolve.",
-        "Other engines of the model carry its load; if there are none, VLLMModelUnavailable pages.",
+        "resolve. Or it came back {engine_restarts} times or more within the hour, the last time within 15 minutes: it "
+        "crashes in a loop.",
+        "Other engines of the model carry its load; if there are none, VLLMModelUnavailable pages. Each crash loses "
+        "every request in flight.",
         (
             "What does its log end with?",
             "Is it still loading weights? The port opens only afterwards.",
             "Was it moved? Then fix discovery.",
         ),
-        (STATE_NOW, RESTARTS),
+        (STATE_NOW, ("How often it came back within the hour", f"max(resets({DOWN}{{{VICTIM}}}[1h]))"), RESTARTS),
         (
-            "Read the exit reason, then restart it.",
+            "Read the exit reason, then restart it. It worked if it stays up.",
+            "A loop: take it out of the gateway, then go back to the image, the flags or the model of before.",
             "Remove it from discovery if it is gone for good: the alert goes at once.",
         ),
-        ("engine_down_for",),
+        ("engine_down_for", "engine_restarts"),
     ),
     "VLLMAsleepWithWork": Runbook(
         "The engine was put to sleep (its weights are off the GPU) while it has requests.",

@@ -4,17 +4,19 @@ Each text is read at 03:00: who, what is measured against which limit, before an
 step that needs no restart. Everything else is a ticket.
 """
 
-from alerts import slo
+from alerts import presence, slo
 from alerts.config import Config
 from alerts.evidence import burn_line, canaries, engines, evidence, first_step, next_restart, spiral_proofs, versions
 from alerts.model import Alert, Scope, Severity
-from alerts.promql import duration, metric, number, on
+from alerts.promql import by, duration, metric, number, on
 from alerts.text import COUNT, PERCENT, TIME, ask, before, duration_words, each, label, now, preamble, waiting, when
 from alerts.victims import WHO, but_batch, fold, in_state, interactive
 from exporter.core.snapshot import State
 
 # How much longer than before a wait must be to rise: with a queue that grows as much, and by itself (`_wait_grows`).
 _RISEN, _DOUBLED = 1.2, 2.0
+# A model that nobody can serve for half of this many times `unavailable_for` is as good as down.
+_LOOP = 5
 
 
 def alerts(config: Config) -> tuple[Alert, ...]:
@@ -84,30 +86,37 @@ def _stalled(config: Config) -> Alert:
 
 
 def _unavailable(config: Config) -> Alert:
-    limits = config.limits
-    model = on(config.model_identity)
-    labels = ", ".join(config.model_identity)
-    down = in_state(config, State.DOWN, matchers=('model_name!=""',))
-    gone = "|".join((State.DOWN, State.STALLED, State.ASLEEP))
-    serves = f'state!~"{gone}"'
-    serving = f"{fold(config).gauge('state', serves, keep=('state',))} == 1"
-    causes = f"count by (state) (max by (target, engine, state) ({metric('state')}{{&}}) == 1)"
-    lost = f'max by (target) ({metric("state")}{{&,state=~"{gone}"}}) == 1'
+    limit, step, model = config.limits.unavailable_for, config.evaluation_seconds, fold(config, Scope.MODEL)
+    # A loop of crashes serves now and then, for too short a time to be of use.
+    window = _LOOP * limit
+    gone = f"max {by(config.model_identity)} ({presence.UNAVAILABLE}) == 1"
+    half = number(-(-window // (2 * step)))
+    mostly = f"max {by(config.model_identity)} (sum_over_time({presence.UNAVAILABLE}{model.range(window)})) >= {half}"
+    lately = f"max_over_time({presence.UNAVAILABLE}{model.range(limit)}) == 1"
+    lasted = f"max(sum_over_time({presence.UNAVAILABLE}{{&}}[{window}s])) * {step}"
+    returned = f"max(resets({presence.UNAVAILABLE}{{&}}[1h]))"
+    states = f"max by (target, engine, state) ({metric('state')}{{&}}) == 1"
+    remembered = f'label_replace(max by (target, engine) ({presence.DOWN}{{&}}) == 1, "state", "{State.DOWN}", "", "")'
+    causes = f"count by (state) ({states} or {remembered})"
+    lost = f'{metric("state")}{{&,state=~"{presence.CANNOT_SERVE}"}} == 1 or {presence.DOWN}{{&}} == 1'
     return Alert(
         name="VLLMModelUnavailable",
         severity=Severity.PAGE,
         signal="availability",
         scope=Scope.MODEL,
-        expr=f"count by ({labels}) ({down}) unless {model} count by ({labels}) ({serving})",
-        hold=limits.unavailable_for,
+        expr=f"{gone} or ({mostly} and {on(config.model_identity)} {lately})",
+        hold=limit,
         keep=slo.KEEP,
-        summary=f"No engine can serve {label('model_name')}.",
+        summary=f"No engine can serve {label('model_name')}, or none for long.",
         description=preamble(config, Scope.MODEL)
-        + f"For {duration_words(limits.unavailable_for)} no engine of {label('model_name')} has been able to serve:"
+        + f"For {ask(lasted, TIME)} of the last {duration_words(window)} no engine of {label('model_name')} was able to"
+        + f" serve (limit {duration_words(limit)} at a stretch, or half of the time); within the hour it came back"
+        + f" {ask(returned, COUNT)} times. Its engines now:"
         + f" {each(causes, '{{ .Value }} {{ .Labels.state }}', 'all of them gone')}.\n"
         + "DO NOW: send its traffic to another model or region, or answer with an honest error; read the last log "
-        "lines of each server (exit reason, out of memory, failed weight load); restart one and watch it load.\n"
-        + f"Servers: {each(lost, '{{ .Labels.target }}', 'unknown')}.\n"
+        "lines of each server (exit reason, out of memory, failed weight load); restart one and watch it load. If it "
+        "came back more than once, it crashes in a loop: keep it out of the gateway until it stays up.\n"
+        + f"Servers: {each(f'count by (target) ({lost})', '{{ .Labels.target }}', 'unknown')}.\n"
         + "Nothing listed here was taken out by discovery: a model scaled to zero on purpose does not page.\n"
         + "Not known here: why. vLLM may exit with code 0 after its engine died, so a clean exit code proves nothing.",
         dashboard="vllm-vitals-overview:State of each engine",

@@ -5,13 +5,15 @@ Input: config. Output: `Alert`s of severity ticket, which match their state or w
 
 from alerts.config import Config
 from alerts.model import Alert, Scope
-from alerts.promql import number, on
-from alerts.text import COUNT, ask, duration_words, label, now, waiting
+from alerts.presence import DOWN
+from alerts.promql import by, number, on
+from alerts.text import COUNT, TIME, ask, duration_words, label, now, preamble, waiting, when
 from alerts.victims import WHO, fold, in_state, ticket
 from exporter.core.snapshot import State
 
 ENGINE = "vllm-vitals-engine"
 _ERRORS_SECONDS = 900
+_LOOP, _LATELY = 3600, 900  # s: a loop of crashes is seen within the hour, and is over after a quarter without one
 # Kinds that also come without an engine in trouble: while a server compiles, from one bad request, from anything at
 # level ERROR. V0's line about a preemption is in neither list: VLLMPreempting tells it.
 NOISY = ("shm_broadcast_wait", "request_failed", "other")
@@ -50,16 +52,27 @@ def _blind(config: Config) -> Alert:
 
 
 def _down(config: Config) -> Alert:
-    limits = config.limits
+    limits, engine = config.limits, fold(config)
+    by_engine = by(config.identity)
+    down = f"max {by_engine} ({DOWN})"
+    returns = f"max {by_engine} (resets({DOWN}{engine.range(_LOOP)}))"
+    lately = f"max {by_engine} (resets({DOWN}{engine.range(_LATELY)}))"
+    returned = f"max(resets({DOWN}{{@}}[{_LOOP}s]))"
+    lasted = f"max(sum_over_time({DOWN}{{@}}[{_LATELY}s])) * {config.evaluation_seconds}"
+    loops = f"{returned} >= {number(limits.engine_restarts)}"
     return ticket(
         config,
         "VLLMEngineDown",
         "availability",
-        in_state(config, State.DOWN),
-        f"{WHO} does not answer.",
-        f"For {duration_words(limits.engine_down_for)} nothing has answered at {label('target')}. If no other engine "
-        "serves the model, VLLMModelUnavailable pages; else the others carry its load.\n"
-        "Next: read the exit reason in its log (exit code 0 proves nothing), then restart it.",
+        f"{down} == 1 or ({returns} >= {number(limits.engine_restarts)} and {on(config.identity)} {lately} >= 1)",
+        preamble(config, Scope.ENGINE) + f"{WHO} {when(loops, 'goes down again and again', 'does not answer')}.",
+        f"For {ask(lasted, TIME)} of the last {duration_words(_LATELY)} nothing has answered at {label('target')}; "
+        f"within the hour it came back {ask(returned, COUNT)} times (limit: down for "
+        f"{duration_words(limits.engine_down_for)}, or back {number(limits.engine_restarts)} times). Each time every "
+        "request in flight is lost. If no other engine serves the model, VLLMModelUnavailable pages; else the others "
+        "carry its load.\n"
+        "Next: read the exit reason in its log (exit code 0 proves nothing), then restart it; if it does not stay up, "
+        "take it out of the gateway and go back to the version or the settings before.",
         "vllm-vitals-overview:State of each engine",
         limits.engine_down_for,
         keep=0,

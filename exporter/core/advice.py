@@ -68,7 +68,7 @@ def _evicting(case: Case) -> tuple[Advice, ...]:
             "restart",
             "scheduler_reserve_full_isl",
             "set",
-            "true (the default from vLLM 0.19 on, so look who turned it off; then watermark 0.01-0.05, from 0.24 on)",
+            "true (from vLLM 0.19 on the default: see who turned it off; then watermark 0.01-0.05, from 0.24 on)",
             "preemptions per finished request below 0.3",
             "long prompts wait until all of their input fits",
         )

@@ -1,11 +1,13 @@
 """A baseline: what one model's servers did over a stretch, with the settings and the workload that it was under.
 
 Input: `Telemetry`. Output: a `Baseline`, and its JSON file. The stretch is cut into equal repeats, whose spread is the
-noise that a comparison must beat. Invariant: a file that this version cannot read is refused by name, never half read.
+noise that a comparison must beat; a repeat that was not scraped throughout is left out. Invariant: unscraped time is
+never counted as time without work, and a file that this version cannot read is refused by name, never half read.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,7 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from exporter.core import quantile
 from exporter.core.sample import Histogram
 from exporter.core.snapshot import Reading
-from exporter.review import shape
+from exporter.review import coverage, shape
+from exporter.review.grid import Grid
 from exporter.review.latency import LengthClass, by_length
 from exporter.review.load import Engines, completions, demand, in_flight
 from exporter.review.telemetry import Telemetry, WindowedHistogram, added, known, mean, merged
@@ -92,7 +95,7 @@ class Baseline(_Model):
 class _Stretch:
     engines: Engines
     step: int
-    windows: range
+    windows: tuple[int, ...]
 
 
 def baseline(
@@ -108,18 +111,40 @@ def baseline(
     engines, grid = telemetry.of(model_name), telemetry.grid
     if not engines:
         raise BaselineError(f"there is no model {model_name!r}; there are {', '.join(telemetry.models()) or 'none'}")
-    if grid.windows < 2 * repeats:
-        raise BaselineError(f"{grid.windows * grid.step} s are too short for {repeats} repeats: take a longer stretch")
-    size = grid.windows // repeats
-    parts = [_vitals(_Stretch(engines, grid.step, range(i * size, (i + 1) * size))) for i in range(repeats)]
-    whole = _vitals(_Stretch(engines, grid.step, range(grid.windows)))
+    parts = [_Stretch(engines, grid.step, tuple(part)) for part in _repeats(engines, grid, repeats)]
+    whole = _Stretch(engines, grid.step, tuple(w for part in parts for w in part.windows))
+    measured = [_vitals(part) for part in parts]
     settings, version = _settings(telemetry, engines, told)
     return Baseline(
-        name=name, taken_at=taken_at, start=grid.start, end=grid.end, source=source, model_name=model_name,
-        engines=len(engines), version=version, settings=settings, workload=_workload(engines, telemetry),
-        vitals={key: _measure(reading, [_number(part[key]) for part in parts]) for key, reading in whole.items()},
+        name=name, taken_at=taken_at, start=grid.at(whole.windows[0]), end=grid.at(whole.windows[-1] + 1),
+        source=source, model_name=model_name, engines=len(engines), version=version, settings=settings,
+        workload=_workload(whole, grid),
+        vitals={
+            key: _measure(reading, [_number(part[key]) for part in measured])
+            for key, reading in _vitals(whole).items()
+        },
         by_length=[_length(each) for each in by_length(engines, grid.step)],
     )  # fmt: skip
+
+
+def _repeats(engines: Engines, grid: Grid, repeats: int) -> list[range]:
+    """The repeats that were scraped throughout. Raises `BaselineError` where two are not left of several."""
+    if grid.windows < 2 * repeats:
+        raise BaselineError(f"{grid.windows * grid.step} s are too short for {repeats} repeats: take a longer stretch")
+    there = coverage.scraped(engines, grid)
+    found = coverage.whole_repeats(there, repeats)
+    if len(found) < min(2, repeats):
+        run = coverage.longest(there)
+        inside = f"stay within {_when(grid.at(run.start))} to {_when(grid.at(run.stop))}" if run else "look elsewhere"
+        raise BaselineError(
+            f"of {grid.windows * grid.step} s only {sum(there) * grid.step} s hold samples of every engine, "
+            f"which leaves {len(found)} of {repeats} repeats: {inside}"
+        )
+    return found
+
+
+def _when(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _measure(reading: Reading, repeats: list[float | None]) -> Measure:
@@ -154,7 +179,7 @@ def _vitals(part: _Stretch) -> dict[str, Reading]:
     return {name: found[name] for name in VITALS}
 
 
-def _sum(series: "Sequence[Sequence[float] | None]", windows: range) -> float | None:
+def _sum(series: "Sequence[Sequence[float] | None]", windows: Sequence[int]) -> float | None:
     there = [each for each in series if each is not None]
     return sum(sum(known(each[w] for w in windows)) for each in there) if there else None
 
@@ -163,9 +188,11 @@ def _histogram(part: _Stretch, name: str) -> Histogram | None:
     return merged(h.total(_own(h, part)) for s in part.engines.values() if (h := s.histograms.get(name)) is not None)
 
 
-def _own(histogram: WindowedHistogram, part: _Stretch) -> range:
-    every = histogram.grid.step // part.step
-    return range(part.windows.start // every, max(part.windows.start // every + 1, part.windows.stop // every))
+def _own(histogram: WindowedHistogram, part: _Stretch) -> list[int]:
+    """The histogram's windows that begin in the part, so that no two parts share one; or the one around it."""
+    every, ours = histogram.grid.step // part.step, frozenset(part.windows)
+    begun = sorted({w // every for w in ours if w // every * every in ours})
+    return begun or [part.windows[0] // every]
 
 
 def _settings(telemetry: Telemetry, engines: Engines, told: Mapping[str, str]) -> tuple[dict[str, str], str]:
@@ -184,15 +211,14 @@ def _settings(telemetry: Telemetry, engines: Engines, told: Mapping[str, str]) -
     return dict(sorted(settings.items())), settings.pop("version", "")
 
 
-def _workload(engines: Engines, telemetry: Telemetry) -> dict[str, float | None]:
-    everything = range(telemetry.grid.windows)
-    part = _Stretch(engines, telemetry.grid.step, everything)
+def _workload(part: _Stretch, grid: Grid) -> dict[str, float | None]:
+    engines = part.engines
     inputs = shape.lengths(_histogram(part, "request_prompt_tokens"))
     outputs = shape.lengths(_histogram(part, "request_output_tokens"))
     present = added([p for s in engines.values() if (p := in_flight(s)) is not None])
-    wanted = added([d for s in engines.values() if (d := demand(s, telemetry.grid)) is not None])
-    looked = _sum([s.counter("prefix_cache_queries_total") for s in engines.values()], everything)
-    hits = _sum([s.counter("prefix_cache_hits_total") for s in engines.values()], everything)
+    wanted = added([d for s in engines.values() if (d := demand(s, grid)) is not None])
+    looked = _sum([s.counter("prefix_cache_queries_total") for s in engines.values()], part.windows)
+    hits = _sum([s.counter("prefix_cache_hits_total") for s in engines.values()], part.windows)
     over = inputs.share_over.get(32_000)
     return {
         "prompt tokens, mean": inputs.mean,
@@ -201,10 +227,14 @@ def _workload(engines: Engines, telemetry: Telemetry) -> dict[str, float | None]
         "output tokens, mean": outputs.mean,
         "output tokens, CV": outputs.cv.value,
         "output cap, p50": shape.lengths(_histogram(part, "request_max_tokens")).p50.value,
-        "requests in flight, mean": mean(present or ()),
-        "requests/s": mean(wanted or ()),
+        "requests in flight, mean": _mean(present, part),
+        "requests/s": _mean(wanted, part),
         "prefix-cache hits": hits / looked if looked and hits is not None else None,
     }
+
+
+def _mean(values: "Sequence[float] | None", part: _Stretch) -> float | None:
+    return None if values is None else mean(values[w] for w in part.windows)
 
 
 def _length(each: LengthClass) -> ByLength:

@@ -14,7 +14,7 @@ import click
 import orjson
 
 from exporter.recording import target_name
-from exporter.review import baseline, fitting, recorded, render_json, render_text
+from exporter.review import baseline, fitting, recorded, render_json, render_text, words
 from exporter.review.collect import collect
 from exporter.review.compare import Comparison
 from exporter.review.compare import compare as compared
@@ -97,7 +97,16 @@ def snapshot(
         telemetry, model, name or output.stem, source, time.time(), repeats, _told(settings, model, given)
     )
     output.write_bytes(baseline.to_bytes(taken))
-    click.echo(f"wrote {output}: {model}, {taken.engines} engine{'s' if taken.engines > 1 else ''}, {repeats} repeats")
+    click.echo(f"wrote {output}: {_took(taken, repeats)}")
+
+
+def _took(taken: baseline.Baseline, asked: int) -> str:
+    """What a snapshot covers."""
+    engines = f"{taken.engines} engine{'s' if taken.engines > 1 else ''}"
+    kept = len(taken.vitals["generated tokens"].repeats)
+    out = "" if kept == asked else f" of {asked}, the others were not scraped throughout"
+    span = f"{words.when(taken.start)} to {words.when(taken.end)} UTC"
+    return f"{taken.model_name}, {engines}, {kept} repeat{'s' if kept != 1 else ''}{out}, {span}"
 
 
 @click.command()

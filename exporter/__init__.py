@@ -4,7 +4,7 @@
     the config            config, config_file (its keys), explain, strict_yaml, target (what is watched, and how)
     whom to watch         roster: the config's targets, and those of discovery, target_groups; shards
     watching              fleet: a poller a target, with fetch and canary; flight and tape (the recorder); logwatch
-    being looked at       web, page, views; listener, gate, webconfig
+    being looked at       web, page, views; listener, httpd, gate, webconfig
     without a daemon      check and verdict, recording, replay
     around all of it      daemon, cli and commands/, log (what we say), clock, reasons (of failed scrapes)
     worlds of their own   logs/ (reading JSON logs), simulator/, review/

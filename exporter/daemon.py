@@ -74,7 +74,7 @@ class Daemon:
 
             app = web.Site(watching.fleet, watch, self._clock, reload).app(gate.middleware())
             listener = await parts.enter_async_context(
-                Listener(app, config.listen_host, config.listen_port, web_config.tls)
+                Listener(app, config.listen_host, config.listen_port, web_config.tls, self._log)
             )
             with self._signals(reload):
                 await self._settle(watching, config)

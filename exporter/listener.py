@@ -1,7 +1,7 @@
 """The socket that our pages are served on.
 
-Inputs: an application, where to listen, a TLS context or none. Output: answers. Invariant: another certificate takes
-the old one's place while it runs; open connections live on.
+Inputs: an application, where to listen, a TLS context or none. Outputs: answers; a line where one failed. Invariant:
+another certificate takes the old one's place while it runs; open connections live on.
 """
 
 import ssl
@@ -10,12 +10,16 @@ from typing import Self
 
 from aiohttp import web
 
+from exporter.httpd import Mishap, Runner, joined, listen
+from exporter.log import Logger
+
 
 class Listener:
     """Serves an application at the configured address; port 0 takes a free one."""
 
-    def __init__(self, app: web.Application, host: str, port: int, tls: ssl.SSLContext | None) -> None:
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0)
+    def __init__(self, app: web.Application, host: str, port: int, tls: ssl.SSLContext | None, log: Logger) -> None:
+        self._log = log
+        self._runner = Runner(app, self._tell, shutdown_timeout=2.0)
         self.wanted = host, port
         self.host, self.port = self.wanted
         self._tls = tls
@@ -24,7 +28,7 @@ class Listener:
     @property
     def url(self) -> str:
         """Where a person finds it."""
-        return f"{'http' if self._tls is None else 'https'}://{self.host}:{self.port}"
+        return f"{'http' if self._tls is None else 'https'}://{joined(self.host, self.port)}"
 
     async def serve(self, tls: ssl.SSLContext | None) -> None:
         """Listen, with or without TLS; a new context takes the old one's place without a connection being cut."""
@@ -33,13 +37,16 @@ class Listener:
         if self._site is not None:
             await self._site.stop()
         self._tls = tls
-        self._site = web.TCPSite(self._runner, self.wanted[0] or None, self.port, ssl_context=tls)
-        await self._site.start()
+        self._site = await listen(self._runner, self.wanted[0], self.port, "--listen", tls)
         self.host, self.port = self._runner.addresses[0][:2]
 
     async def close(self) -> None:
         """End; answers under way are given."""
         await self._runner.cleanup()
+
+    def _tell(self, mishap: Mishap) -> None:
+        say, event = (self._log.error, "request_failed") if mishap.fault else (self._log.warning, "bad_request")
+        say(event, error=mishap.error, client=mishap.client, more=mishap.more)
 
     async def __aenter__(self) -> Self:
         await self._runner.setup()

@@ -34,8 +34,20 @@ def configure(level: str = "info", stream: TextIO | None = None) -> None:
         logger_factory=structlog.PrintLoggerFactory(out),
         cache_logger_on_first_use=False,
     )
-    # aiohttp warns through the standard library; its access log is off
-    logging.basicConfig(level=logging.ERROR, format="%(message)s", stream=out)
+    logging.basicConfig(level=logging.ERROR, handlers=[_Libraries()])
+
+
+class _Libraries(logging.Handler):
+    """What libraries say through the standard library: their own words, without arguments, and an error's kind.
+
+    What they would put into the text, or into a traceback, may be a part of a request.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """One event."""
+        words = str(record.msg).partition("\n")[0][:200]
+        error = record.exc_info[0].__name__ if record.exc_info and record.exc_info[0] else ""
+        get_logger().error("library_failed", library=record.name, what=words, error=error)
 
 
 def get_logger() -> Logger:

@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 from aiohttp import web
 
+from exporter.httpd import Runner, joined, listen
 from exporter.simulator.families import Dialect
 from exporter.simulator.logs import STATS_INTERVAL_S, VERSION, LogWriter
 from exporter.simulator.request import Request
@@ -55,14 +56,13 @@ class SimulatedServer:
     @contextlib.asynccontextmanager
     async def serve(self, host: str, port: int) -> AsyncIterator[tuple[str, int]]:
         """Listen on `host`:`port` (0 takes a free one) until the context ends; yields the address. Raises OSError."""
-        runner = web.AppRunner(self._app(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
+        runner = Runner(self._app(), handler_cancellation=True, shutdown_timeout=1.0)
         await runner.setup()
         try:
-            site = web.TCPSite(runner, host, port)
-            await site.start()
+            site = await listen(runner, host, port, "--port")
             address = runner.addresses[0][:2]
             if self._write_log is not None:
-                url = f"http://{address[0]}:{address[1]}"
+                url = f"http://{joined(*address)}"
                 self._log = LogWriter(self._write_log, self.world.epoch, url, self._log_requests)
                 self._log.started(self.world, 0.0)
             ticking = asyncio.create_task(self._tick(runner, site, *address))
@@ -86,7 +86,7 @@ class SimulatedServer:
 
     # ------------------------------------------------------------------ inside
 
-    async def _tick(self, runner: web.AppRunner, site: web.TCPSite, host: str, port: int) -> None:
+    async def _tick(self, runner: Runner, site: web.TCPSite, host: str, port: int) -> None:
         open_site: web.TCPSite | None = site
         while True:
             self.sync()

@@ -162,7 +162,7 @@ def _tax(config: Config) -> tuple[Recording, ...]:
     every = f"0 * {metric('generation_tokens_total')}"
     cached = _config_info(config, 'enable_prefix_caching=~"(?i:true)"')
     lost = (
-        f"(({every}) and {on(config.identity)} ({_connector(config)}))"
+        f"(({every}) and {on(config.identity)} ({_restored(config)}))"
         f" or (({every} + {number(limits.lost_share_prefix_caching)}) and {on(server)} {cached})"
         f" or ({every} + {number(limits.lost_share)})"
     )
@@ -174,15 +174,13 @@ def _tax(config: Config) -> tuple[Recording, ...]:
         return f"({redone}) / (({redone} + {useful}) > 0)"
 
     estimate = "engine:vllm_lost_share:estimate"
-    known = f"({estimate} > bool 0)"
     return (
         Recording(metric("useful_tokens_per_second"), f"{generated} + ({prompts})"),
         Recording("engine:vllm_context_tokens:mean", over_r_window(config, length)),
         Recording(estimate, lost),
         Recording(metric("recompute_tax_ratio"), tax(estimate)),
         Recording(metric("recompute_tax_lower_ratio"), tax(f"({estimate} / 2)")),
-        # A connector or an offload brings the blocks back: the upper bound is 0 with it.
-        Recording(metric("recompute_tax_upper_ratio"), tax(known)),
+        Recording(metric("recompute_tax_upper_ratio"), tax("1")),
     )
 
 
@@ -206,12 +204,17 @@ def _config_info(config: Config, matcher: str) -> str:
     return f'max {by(labels)} (label_replace({union}, "target", "$1", "instance", "(.+)"))'
 
 
-def _connector(config: Config) -> str:
-    """Engines whose preempted blocks come back from outside: a KV connector answers, or an offload tier is at work."""
+def _restored(config: Config) -> str:
+    """Engines whose preempted blocks come back from a store: an offload tier, or a connector that is asked for them.
+
+    Those that only move blocks from prefill to decode servers do it once a request (`exporter.core.spellings`).
+    """
     window = _fold(config).range(600)
-    hits = raw.folded(config, ("external_prefix_cache_queries_total",), function="rate", window=window)
+    asked = raw.folded(config, ("external_prefix_cache_queries_total",), function="rate", window=window)
     fetch = raw.latest(config, ("num_requests_kv_fetch_by_stage",))
-    return f"({hits}) > 0 or ({fetch}) >= 0"
+    moves = raw.latest(config, ("nixl_num_failed_transfers_total", "mooncake_num_failed_transfers_total"))
+    stores = raw.latest(config, ("kv_offload_load_bytes_total", "simple_kv_offload_load_blocks_total"))
+    return f"((({asked}) > 0 or ({fetch}) >= 0) unless {on(config.identity)} (({moves}) >= 0)) or ({stores}) >= 0"
 
 
 def _work(config: Config) -> tuple[Recording, ...]:
@@ -219,7 +222,13 @@ def _work(config: Config) -> tuple[Recording, ...]:
     rate = over_r_window(config, "rate_of_SUFFIX")
     for w in r_windows(config):
         rate = rate.replace(f"rate_of_increase{w}s", f"engine:vllm_completions:increase{w}s / {w}")
-    rate += f" or (engine:vllm_completions:increase{fast(config)}s > 0) / {fast(config)}"
+    # Where few finish: all that did, over the time in which there was work.
+    longest = r_windows(config)[-1]
+    busy = f"(engine:vllm_work:requests > 0)[{longest}s:{config.evaluation_seconds}s]"
+    rate += (
+        f" or (engine:vllm_completions:increase{longest}s > 0)"
+        f" / (count_over_time({busy}) * {config.evaluation_seconds})"
+    )
     return (
         Recording(
             metric("expected_wait_seconds"), f"(({waiting}) / {on(config.identity)} ({rate})) or ({waiting}) == 0"

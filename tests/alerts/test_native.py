@@ -240,6 +240,42 @@ def test_an_idle_server_is_idle_and_its_ratios_are_absent(tmp_path: Path) -> Non
     judge(tmp_path, inputs, state_at(900, State.IDLE), *(value_at(900, f"vllm_vitals_{name}", None) for name in absent))
 
 
+def test_where_little_finishes_the_wait_is_told_from_all_the_time_that_there_was_work(tmp_path: Path) -> None:
+    """Four slots of an engine that was idle: four requests finish every 240 s, 50 wait."""
+    slow = server(
+        running=after(300, 4, 0), waiting=after(300, 50, 0), generated=after(300, 80, 0),
+        finished=lambda at: 4 / STEP if at > 300 and at % 240 == 0 else 0,
+    )  # fmt: skip
+    wait = "abs(vllm_vitals_expected_wait_seconds / 3000 - 1) < bool 0.5"
+    judge(
+        tmp_path, rows({**slow, **up()}, 2400),
+        value_at(300, "vllm_vitals_expected_wait_seconds", None),
+        *(value_at(at, wait, 1) for at in range(840, 2400, 45)),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("families", "lost"),
+    [
+        ((), 0.4),
+        (("nixl_num_failed_transfers_total", "num_requests_kv_fetch_by_stage"), 0.4),
+        (("num_requests_kv_fetch_by_stage",), 0),
+        (("nixl_num_failed_transfers_total", "kv_offload_load_bytes_total"), 0),
+    ],
+)
+def test_what_a_victim_loses_depends_on_who_keeps_its_blocks(
+    families: Sequence[str], lost: float, tmp_path: Path
+) -> None:
+    shown = {name: row for family in families for name, row in series(f"vllm:{family}", 0).items()}
+    inputs = rows({**server(preempted=1), **shown, **up()}, 900)
+    judge(
+        tmp_path, inputs, value_at(900, "engine:vllm_lost_share:estimate", lost),
+        # a preemption a second of 250 tokens against 300 useful tokens a second
+        value_at(900, "round(vllm_vitals_recompute_tax_upper_ratio, 0.01)", 0.45),
+        value_at(900, "round(vllm_vitals_recompute_tax_ratio, 0.01)", 0.25 if lost else 0),
+    )  # fmt: skip
+
+
 def frozen(at: int, **more: Any) -> dict[str, tuple[Moment, bool]]:
     """All counters stop at ``at`` while work stays."""
     return server(

@@ -48,7 +48,7 @@ def rules(config: Config, modes: frozenset[str] = frozenset(MODES)) -> dict[str,
 
 
 def _before(config: Config) -> tuple[Recording, ...]:
-    return (*shared.rules(config), *concurrency.rules(config), *presence.rules(config))
+    return (*shared.rules(config), *concurrency.rules(config), *presence.rules(config), *meta.recordings())
 
 
 def findings(config: Config, files: Mapping[str, tuple[Group, ...]]) -> list[str]:

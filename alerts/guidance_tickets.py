@@ -1,4 +1,4 @@
-"""What the runbooks of the tickets and of the meta alerts say. See `guidance` for the rules they follow."""
+"""What the runbooks of the tickets say. See `guidance` for the rules they follow."""
 
 from alerts.guidance import (
     ADVICE,
@@ -329,48 +329,5 @@ TICKETS: dict[str, Runbook] = {
             "(`vllm-vitals record`).",
         ),
         ("engine_errors",),
-    ),
-}
-
-META: dict[str, Runbook] = {
-    "VLLMExporterDown": Runbook(
-        "An exporter that Prometheus scrapes does not answer, or none has been seen for five minutes though one ran "
-        "within the day.",
-        "The servers that only it watched are unwatched. Silence from them proves nothing.",
-        ("Is its process there? What does its log end with?", "Can Prometheus reach it?"),
-        (("Exporters and their versions", f"max by (version) ({metric('build_info')})"),),
-        ("Restart it.", "Run two: rules fold them, so nothing pages twice."),
-    ),
-    "VLLMExporterStale": Runbook(
-        "The exporter takes a server for up, but its last good scrape is old: it cannot keep up, or a loop of it "
-        "hangs.",
-        "Alerts on this server may be late.",
-        ("Is its CPU at the limit?", "Do scrapes take as long as the interval?"),
-        (
-            ("Age of the last scrape", f"time() - max by (target) ({metric('last_scrape_timestamp_seconds')})"),
-            ("Duration of a scrape", f"max by (target) ({metric('scrape_duration_seconds')})"),
-        ),
-        ("Restart it.", "Shard the targets (`--shard 1/2`, `--shard 2/2`)."),
-        ("stale_seconds",),
-    ),
-    "VLLMUnknownFamilies": Runbook(
-        "The server exposes vLLM families that this release of the exporter does not list. Usually an upgrade of vLLM.",
-        "None as long as no vital sign went absent.",
-        ("Which vital signs are absent since the upgrade?",),
-        (
-            ("Unknown families by server", f"max by (target) ({metric('unknown_vllm_families')}) > 0"),
-            ("Versions", f"max by (target, version) ({metric('server_info')})"),
-        ),
-        (
-            "Upgrade the exporter. If there is no newer release, report the version and a recording (`vllm-vitals "
-            "record`).",
-        ),
-    ),
-    "Watchdog": Runbook(
-        "Always fires, so that its absence can be noticed: Prometheus, Alertmanager and the way to your receiver work.",
-        "None.",
-        ("Did it stop arriving? Then no alert arrives.",),
-        (("It fires", 'ALERTS{alertname="Watchdog"}'),),
-        ("Send it to a dead man's switch that pages when it has not heard for some minutes.",),
     ),
 }

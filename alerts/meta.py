@@ -4,36 +4,74 @@ No rule's output carries the exporter's own job or instance: two exporters for o
 """
 
 from alerts.config import Config
-from alerts.model import Alert, Scope, Severity
-from alerts.promql import metric, number, on
-from alerts.text import COUNT, TIME, ask, duration_words, label, now, preamble
+from alerts.model import Alert, Recording, Scope, Severity
+from alerts.promql import duration, metric, number, on
+from alerts.text import COUNT, TIME, ask, duration_words, label, now, preamble, when
 from alerts.victims import fold
 
 SELF = "vllm-vitals-self"
 
 
+# Exporters that Prometheus read within the hour before the last of them was gone; written for that hour.
+_GONE = "fleet:vllm_vitals_exporters_gone:count"
+_KNOWN = 30 * 86400  # s: how long it is held against them
+# What the rules can do with: rates over a minute, and two scrapes in each (s).
+_LONGEST_INTERVAL, _LOOK = 30, 300
+
+
+def recordings() -> tuple[Recording, ...]:
+    """The memory of exporters that were there."""
+    info = metric("build_info")
+    return (Recording(_GONE, f"count(last_over_time({info}[1h])) and on () absent({info})"),)
+
+
 def alerts(config: Config) -> tuple[Alert, ...]:
     """All of them."""
-    return (_down(config), _stale(config), _unknown(config), _watchdog())
+    return (_down(config), _seldom(config), _stale(config), _unknown(config), _watchdog())
 
 
 def _down(config: Config) -> Alert:
     info = metric("build_info")
     job = f'up{{job="{config.exporter_job}"}}'
+    scraped = (
+        f"Exporters that answer: {ask(f'sum({job})', COUNT)}; that do not: {ask(f'count({job} == 0)', COUNT, '0')}."
+    )
+    gone = ask(f"last_over_time({_GONE}[{duration(_KNOWN)}])", COUNT)
     return Alert(
         "VLLMExporterDown",
         Severity.TICKET,
         "meta",
         Scope.FLEET,
-        # Quiet where no exporter has run within the last day: in native mode none is meant to.
-        f"(absent({info}) and on () count(last_over_time({info}[1d]))) or count({job} == 0)",
+        # Quiet where no exporter ever ran: in native mode none is meant to.
+        f"(absent({info}) and on () last_over_time({_GONE}[{duration(_KNOWN)}])) or count({job} == 0)",
         "An exporter that watches vLLM is gone.",
-        preamble(config, Scope.FLEET) + f"Exporters that answer: {ask(f'sum({job})', COUNT, 'none')}; that do not: "
-        f"{ask(f'count({job} == 0)', COUNT, 'unknown')}."
+        preamble(config, Scope.FLEET)
+        + when(f"count({job})", scraped, f"Prometheus has no exporter to scrape any more; it had {gone}.")
         + " The servers that only these watched are unwatched: silence from them proves nothing.\n"
-        + "Next: look at the exporter's log and restart it; its memory of the last day fills again by itself.",
+        + "Next: look at the exporter's log and restart it; its memory of the last day fills again by itself. If none"
+        " is meant to run any more, build the rules with --mode native.",
         f"{SELF}:Replicas and versions",
         hold=300,
+    )
+
+
+def _seldom(config: Config) -> Alert:
+    scrapes = f"count_over_time({metric('build_info')}{fold(config, Scope.FLEET).range(_LOOK)})"
+    return Alert(
+        "VLLMExporterScrapedSeldom",
+        Severity.TICKET,
+        "meta",
+        Scope.FLEET,
+        f"count({scrapes} < {_LOOK // _LONGEST_INTERVAL}) > 0",
+        "Prometheus scrapes an exporter too seldom for these rules.",
+        preamble(config, Scope.FLEET)
+        + f"Prometheus scrapes an exporter every {ask(f'{_LOOK} / min({scrapes})', TIME)} "
+        f"(limit {duration_words(_LONGEST_INTERVAL)}). Rules that count within a minute then find one sample or none: "
+        "they stay silent, and texts say unknown.\n"
+        "Next: set the scrape interval of this job to 15 s (in Kubernetes: of the PodMonitor). Prometheus' own default "
+        "is a minute.",
+        f"{SELF}:Replicas and versions",
+        hold=900,
     )
 
 

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 
 from alerts.config import Config, move_when
 from alerts.guidance import PAGES
-from alerts.guidance_tickets import META, TICKETS
+from alerts.guidance_meta import META
+from alerts.guidance_tickets import TICKETS
 from alerts.model import Alert, Group, Runbook
 from alerts.promql import duration, number
 from alerts.text import duration_words, percent

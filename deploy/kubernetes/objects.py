@@ -105,7 +105,12 @@ def _probe(path: str, every: int, failures: int) -> Object:
 def pod_monitor(site: Site) -> Object:
     """How the operator's Prometheus scrapes every shard. Labels of a victim win over those of the exporter's pod."""
     endpoint = {"port": "http", "path": "/metrics", "interval": site.interval, "honorLabels": True}
-    spec = {"selector": {"matchLabels": {"app.kubernetes.io/name": NAME}}, "podMetricsEndpoints": [endpoint]}
+    spec = {
+        # The job is then this label's value, which VLLMExporterDown asks for; else it would be namespace/name.
+        "jobLabel": "app.kubernetes.io/name",
+        "selector": {"matchLabels": {"app.kubernetes.io/name": NAME}},
+        "podMetricsEndpoints": [endpoint],
+    }
     return _object(site, "monitoring.coreos.com/v1", "PodMonitor", NAME, site.labels, spec=spec)
 
 

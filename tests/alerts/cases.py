@@ -198,6 +198,12 @@ META = (
         "VLLMExporterDown", "ticket", (Series("up", {"job": "vllm-vitals", "instance": "a"}, 1, 0, 1, 1),), 300, {},
         other={},
     ),
+    # Scraped once a minute; just under: twice.
+    Case(
+        "VLLMExporterScrapedSeldom", "ticket",
+        (gauge("build_info", 1, lambda s: None if s % 60 else 1, lambda s: None if s % 30 else 1, 1, {}),),
+        900 + 225, {}, other={}, settles=225,
+    ),
     # The exporter's clock stands still; promtool's own starts at 0.
     Case(
         "VLLMExporterStale", "ticket",

@@ -101,13 +101,15 @@ def _silent(config: Config) -> Alert:
     engine, model = fold(config), on(config.model_identity)
     labels = ", ".join(config.model_identity)
     rate = engine.rate("generation_tokens_total", seconds=limits.silent_seconds)
-    idle_states = in_state(config, State.DOWN, State.ASLEEP, State.BLIND)
+    # A replica that has just joined, or come back, has had no time to be silent.
+    present = engine.gauge("generation_tokens_total", over="last_over_time", seconds=60, offset=limits.silent_seconds)
+    away = in_state(config, State.DOWN, State.ASLEEP, State.BLIND, lately=limits.silent_seconds)
     return ticket(
         config,
         "VLLMEngineSilent",
         "stall",
         f"({rate} == 0) and {model} (quantile by ({labels}) (0.5, {rate}) > 0) and {model} (count by ({labels}) "
-        f"({rate}) >= 3) unless {on(config.identity)} ({idle_states})",
+        f"({rate}) >= 3) and {on(config.identity)} {present} unless {on(config.identity)} ({away})",
         f"{WHO} makes no tokens while its peers work.",
         f"{WHO} has not generated a token for {duration_words(limits.silent_seconds)}, while the median engine of the "
         "model does. Its metrics may look idle: a frozen engine behind a living API server looks exactly so.\n"

@@ -8,7 +8,7 @@ import pytest
 
 from exporter.core.snapshot import State
 from tests.alerts.cases import V
-from tests.alerts.courses import Row, firing, states, text_of, verdict
+from tests.alerts.courses import Row, firing, row, states, text_of, verdict
 from tests.alerts.scenario import STEP
 
 DOWN, UP = State.DOWN, State.HEALTHY
@@ -79,3 +79,25 @@ def test_what_a_server_served_earlier_is_not_missed_and_a_server_that_came_back_
     nameless = states(lambda at: DOWN if 930 <= at < 2700 else None, total, NAMELESS)
     rows = [*earlier, *named, *nameless]
     assert not verdict(rows, checks(PAGE, range(480, 2700 + 180 + 600), total), tmp_path)
+
+
+@pytest.mark.parametrize("joins", ["new", "down", "restarted"])
+def test_a_replica_that_has_just_joined_is_silent_only_after_its_five_minutes(joins: str, tmp_path: Path) -> None:
+    """It joins at 900 s and gets its first request at 1080 s; one that gets none is told from 1260 s on."""
+    total = 1500
+
+    def tokens(at: int, first: int) -> float | None:
+        if at < 900:
+            return 10.0 * at if joins == "restarted" and at < 600 else None
+        return max(0.0, 10.0 * (at - first))
+
+    before = DOWN if joins in ("down", "restarted") else None
+    rows: list[Row] = []
+    for name, first in (("used", 1080), ("unused", 10**6)):
+        engine = {**V, "target": name}
+        rows += states(lambda at: UP if at >= 900 or (joins == "restarted" and at < 600) else before, total, engine)
+        rows.append(row("generation_tokens_total", lambda at, first=first: tokens(at, first), total, engine))
+    for number in range(5):
+        rows.append(row("generation_tokens_total", lambda at: 100.0 * at, total, {**V, "target": f"peer{number}"}))
+    checks = [firing("VLLMEngineSilent", "ticket", at, at >= 1260) for at in range(900, total, STEP)]
+    assert not verdict(rows, checks, tmp_path)

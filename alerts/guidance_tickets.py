@@ -276,8 +276,9 @@ TICKETS: dict[str, Runbook] = {
         ("asleep_for",),
     ),
     "VLLMEngineSilent": Runbook(
-        "The engine has made no token for {silent_seconds:time}, in which it was there all the time, while the median of "
-        "at least two peers of its model has. Its own metrics may look idle: a frozen engine behind a living API server looks exactly so.",
+        "The engine was there for {silent_seconds:time} and made no token in them, while the median of at least two "
+        "peers of its model did. Its own metrics may look idle: a frozen engine behind a living API server looks exactly "
+        "so.",
         "Either its requests hang, or it is paid for and unused.",
         ("Does a request sent to it directly get an answer?", "Does the gateway think that it is healthy?"),
         (

@@ -3,6 +3,7 @@
 Input: config. Output: `Alert`s of severity ticket, which match their state or worse; inhibition keeps the worst.
 """
 
+from alerts.concurrency import EVICTING
 from alerts.config import Config
 from alerts.evidence import evidence, load
 from alerts.model import Alert, Scope, Severity
@@ -11,7 +12,6 @@ from alerts.text import COUNT, PERCENT, RATIO, TIME, ask, duration_words, label,
 from alerts.victims import KEEP, WHO, but_batch, fold, in_state, interactive, ticket
 from exporter.core.snapshot import State
 
-_EVICTING = (State.PREEMPTING, State.THRASHING, State.DEATH_SPIRAL)
 _LATELY = 300  # gauges are read over five minutes, so that one blip of a state does not restart the clock
 ENGINE = "vllm-vitals-engine"
 
@@ -53,7 +53,7 @@ def _preempting(config: Config) -> Alert:
         config,
         "VLLMPreempting",
         "preemption",
-        in_state(config, *_EVICTING, lately=_LATELY),
+        in_state(config, *EVICTING, lately=_LATELY),
         f"{WHO} keeps preempting requests, and is still productive.",
         f"{WHO} has preempted requests for {duration_words(hold)}. Each victim stalls in mid-answer and is computed "
         "again.\n"
@@ -70,15 +70,17 @@ def _preempting(config: Config) -> Alert:
 
 
 def _kv_pressure(config: Config) -> Alert:
-    hold = config.limits.kv_pressure_for
+    hold, limits = config.limits.kv_pressure_for, config.thresholds
+    # Not the state of this name: a queue outranks it, and a queue is what a full cache brings.
+    full = fold(config).gauge("kv_cache_usage_max_ratio", over="max_over_time", seconds=_LATELY)
     return ticket(
         config,
         "VLLMKVPressure",
         "kv",
-        in_state(config, State.KV_PRESSURE, *_EVICTING, lately=_LATELY),
+        f"{full} >= {number(limits.kv_pressure_ratio)} or {in_state(config, *EVICTING, lately=_LATELY)}",
         f"{WHO} runs with its KV cache nearly full.",
         f"For {duration_words(hold)} the KV cache of {WHO} has been at or above "
-        f"{percent(config.thresholds.kv_pressure_ratio)} at its highest, or requests were evicted. More load or longer "
+        f"{percent(limits.kv_pressure_ratio)} at its highest, or requests were evicted. More load or longer "
         "outputs will mean more preemptions.\n"
         f"{load()}\n"
         f"KV usage if every waiting request ran too: {ask(now('kv_cache_demand_ratio'), PERCENT)}; requests of full "

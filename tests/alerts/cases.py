@@ -122,7 +122,9 @@ PAGES = (
 TICKETS = (
     engine("ticket", "VLLMThrashing", 300, 960, *states(State.THRASHING, under=State.PREEMPTING), *load()),
     engine("ticket", "VLLMPreempting", 1800, 1200, *states(State.PREEMPTING, under=State.SATURATED), *load()),
-    engine("ticket", "VLLMKVPressure", 3600, 1200, *states(State.KV_PRESSURE, under=State.SATURATED), *load()),
+    # With a queue the state is saturated.
+    engine("ticket", "VLLMKVPressure", 3600, 1200, *states(State.SATURATED), *load(),
+           gauge("kv_cache_usage_max_ratio", 0.6, 0.95, 0.89)),
     engine(
         "ticket", "VLLMTailDivergence", 900, 900, *states(State.HEALTHY), *load(),
         gauge("tpot_p99_p50_ratio", 1.5, 4.5, 3.9, source="request", bound="lower"),

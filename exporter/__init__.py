@@ -6,7 +6,7 @@
     watching              fleet: a poller a target, with fetch and canary; flight and tape (the recorder); logwatch
     being looked at       web, page, views; listener, httpd, gate, webconfig
     without a daemon      check and verdict, recording, replay
-    around all of it      daemon, cli and commands/, log (what we say), clock, reasons (of failed scrapes)
+    around all of it      daemon, cli and commands/, terminal, log (what we say), clock, reasons (of failed scrapes)
     worlds of their own   logs/ (reading JSON logs), simulator/, review/
 """
 

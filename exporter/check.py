@@ -19,6 +19,9 @@ from exporter.log import Logger, get_logger
 from exporter.poller import Poller
 from exporter.target import Target
 
+SHORTEST_S = 5.0  # in less, an engine in the middle of one long step is not told from one that hangs
+LEAST_SCRAPES = 4
+
 Progress = Callable[[float, Sequence[TargetSnapshot]], None]
 
 
@@ -30,6 +33,7 @@ def hurried(limits: Thresholds, seconds: float) -> Thresholds:
     return replace(
         limits,
         fast_window=min(limits.fast_window, 0.9 * seconds),
+        min_span=min(limits.min_span, 0.9 * seconds),
         hold=min(limits.hold, seconds / 10),
         stall_after=min(limits.stall_after, 0.7 * seconds),
         spiral_silence=min(limits.spiral_silence, seconds / 2),
@@ -37,7 +41,10 @@ def hurried(limits: Thresholds, seconds: float) -> Thresholds:
 
 
 async def watch(targets: Sequence[Target], seconds: float, tell: Progress) -> list[TargetSnapshot]:
-    """Scrape every target at its interval for ``seconds``; one where nothing ever answers is given up early."""
+    """Scrape every target at its interval for ``seconds``, from their beginning to their end.
+
+    One where nothing ever answers is given up early.
+    """
     clock, log = Clock(), get_logger()
     end = clock.now() + seconds
     async with Fetcher(clock.now) as fetcher:
@@ -49,10 +56,10 @@ async def watch(targets: Sequence[Target], seconds: float, tell: Progress) -> li
                 await poller.poll()
                 seen = [p.snapshot for p in pollers if p.snapshot is not None]
                 tell(1 - max(0.0, end - clock.now()) / seconds, seen)
-                wait = max(0.0, begun + poller.target.interval - clock.now())
-                if clock.now() + wait > end or (poller.snapshot is not None and _hopeless(poller.snapshot)):
+                interval, hopeless = poller.target.interval, poller.snapshot is not None and _hopeless(poller.snapshot)
+                if hopeless or clock.now() >= end or end - begun < interval / 2:
                     return
-                await asyncio.sleep(wait)
+                await asyncio.sleep(max(0.0, min(begun + interval, end) - clock.now()))
 
         await asyncio.gather(*(look(poller) for poller in pollers))
         return [poller.snapshot for poller in pollers if poller.snapshot is not None]
@@ -61,6 +68,12 @@ async def watch(targets: Sequence[Target], seconds: float, tell: Progress) -> li
 def _poller(target: Target, fetcher: Fetcher, clock: Clock, log: Logger, seconds: float) -> Poller:
     watched = replace(patient(target, seconds), thresholds=hurried(target.thresholds, seconds))
     return Poller(watched, fetcher.fetch, make_judge(watched), clock, log, "none", fetcher.ask)
+
+
+def at_pace(target: Target, interval: float, seconds: float) -> Target:
+    """A target as a look of so many seconds scrapes it, whatever the daemon's interval for it is."""
+    interval = min(interval, seconds / (LEAST_SCRAPES - 1))
+    return replace(target, interval=interval, thresholds=target.thresholds.at_interval(interval))
 
 
 def patient(target: Target, seconds: float) -> Target:

@@ -1,7 +1,7 @@
 """The command line: a group whose commands are imported when they are called.
 
 Invariant: no traceback reaches a user. An error is one line on standard error; the exit code is then 2, or 3 (unknown)
-for `check`, whose 2 means critical.
+for `check`, whose 2 means critical. Where the reader of a pipe goes away it is 141, as a shell has it.
 """
 
 import importlib
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import click
 
-from exporter import __version__
+from exporter import __version__, terminal
 
 COMMANDS = {
     "run": "exporter.commands.run",
@@ -53,8 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point: run a command, turn every error into one line."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     failed = 3 if given[:1] == ["check"] else 2
+    terminal.prepare()
     try:
-        code = cli.main(given, prog_name="vllm-vitals", standalone_mode=False)
+        code = _run(given)
     except click.exceptions.Abort:
         sys.exit(130)
     except click.ClickException as error:
@@ -66,11 +67,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(failed)
+        sys.exit(141)
     except Exception as error:
         _say(_in_words(error))
         sys.exit(failed)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _run(given: list[str]) -> object:
+    """What a command returns. Raises BrokenPipeError also where click and rich would end with 1 for it."""
+    out = sys.stdout
+    try:
+        code = cli.main(given, prog_name="vllm-vitals", standalone_mode=False)
+        out.flush()
+    except SystemExit as ended:
+        # rich ends inside its handler; click replaces the stream first, so that its last flush is silent
+        if sys.stdout is not out or isinstance(ended.__context__, BrokenPipeError):
+            raise BrokenPipeError from None
+        out.flush()
+        raise
+    return code
 
 
 def _say(text: str) -> None:

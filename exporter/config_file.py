@@ -19,6 +19,7 @@ from exporter.review.settings import ReviewSettings
 from exporter.target import Address, parse_address
 
 MAX_TARGETS = 10_000
+MAX_DURATION_S = 10_000 * 86_400.0  # longer is a slip of the keyboard, and more digits are an infinity
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
 _SIZES = {"B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
@@ -38,7 +39,9 @@ SHARES = frozenset({
 def parse_duration(value: object) -> float:
     """Seconds of ``"500ms"``, ``"5s"``, ``"1m30s"``, ``"2h"``, ``"7d"``. Only text: YAML reads 1:30 as 90."""
     if isinstance(value, str) and _DURATION.fullmatch(value):
-        return sum(float(number) * _UNITS[unit] for number, unit in re.findall(r"([\d.]+)(ms|s|m|h|d)", value))
+        seconds = sum(float(number) * _UNITS[unit] for number, unit in re.findall(r"([\d.]+)(ms|s|m|h|d)", value))
+        if seconds <= MAX_DURATION_S:
+            return seconds
     raise PydanticCustomError(
         "duration", 'expected a duration such as "5s" or "1m30s", got {got}', {"got": show(value)}
     )

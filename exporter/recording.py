@@ -51,23 +51,26 @@ def _decompressed(raw: BinaryIO) -> BinaryIO:
 
 
 def _scrapes(name: str, lines: BinaryIO) -> Iterator[Scrape]:
-    number = 0
+    number, read = 0, 0
     while True:
         try:
             line = lines.readline(MAX_LINE_BYTES + 1)
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            why = f"cut off or damaged after line {number} ({error})"
-            raise RecordingError(f"{name}: {why}; read up to there") from None
+            number += 1
+            if len(line) > MAX_LINE_BYTES:
+                raise ValueError(f"line {number} is longer than {MAX_LINE_BYTES} bytes")
+            scrape = _scrape(f"line {number}", line) if line.strip() else None
+        except (EOFError, zlib.error, gzip.BadGzipFile, ValueError) as error:
+            why = str(error) if isinstance(error, ValueError) else f"cut off or damaged after line {number} ({error})"
+            raise RecordingError(f"{name}: {why}{'; read up to there' if read else ''}") from None
+        if scrape is not None:
+            yield scrape
+            read += 1
         if not line:
             return
-        number += 1
-        if len(line) > MAX_LINE_BYTES:
-            raise RecordingError(f"{name}: line {number} is longer than {MAX_LINE_BYTES} bytes; read up to there")
-        if line.strip():
-            yield _scrape(f"{name}: line {number}", line)
 
 
 def _scrape(where: str, line: bytes) -> Scrape:
+    """One line as a scrape. Raises ValueError in words."""
     try:
         fields: dict[str, Any] = orjson.loads(line)
         at, duration = float(fields["t"]), float(fields.get("dur", 0.0))
@@ -76,7 +79,7 @@ def _scrape(where: str, line: bytes) -> Scrape:
             raise TypeError
     except (orjson.JSONDecodeError, TypeError, ValueError, KeyError, AttributeError):
         fields_wanted = '{"t", "status", "dur", "text"}'
-        raise RecordingError(f"{where} is not a scrape: expected {fields_wanted}; read up to there") from None
+        raise ValueError(f"{where} is not a scrape: expected {fields_wanted}") from None
     if status == 200:
         return Scrape(at, duration, text.encode())
     if isinstance(status, int):

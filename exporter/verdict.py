@@ -23,6 +23,22 @@ def exit_code(snapshots: Iterable[TargetSnapshot]) -> int:
     return next((code for severity, code in EXIT_CODES.items() if severity in seen), EXIT_CODES["unknown"])
 
 
+def worst_moment(polls: Sequence[TargetSnapshot]) -> TargetSnapshot | None:
+    """The poll in the middle of the worst that a recording shows; what is not known yet is no worse than the rest."""
+    if not polls:
+        return None
+    worst = min(map(_badness, polls))
+    at_worst = [poll for poll in polls if _badness(poll) == worst]
+    return at_worst[len(at_worst) // 2]
+
+
+def _badness(poll: TargetSnapshot) -> tuple[bool, int, int]:
+    """Smallest is worst: as the exit code has it, then as the states are ordered."""
+    order = list(EXIT_CODES)
+    states = [engine.state for engine in poll.engines] or [State.UNKNOWN]
+    return min((state is State.UNKNOWN, order.index(state.severity), state.rank) for state in states)
+
+
 def print_verdict(console: Console, snapshots: Iterable[TargetSnapshot]) -> None:
     """The verdict per engine, worst first."""
     for snapshot in views.worst_first(snapshots):
@@ -41,10 +57,8 @@ def print_replay(console: Console, done: Replay) -> None:
             times = f"{run['from'] - start:7.0f} s to {run['to'] - start:5.0f} s  "
             console.print(Text.assemble(times, (page.words(state), _COLOURS[state.severity])))
         console.print()
-    worst = min((engine.state.rank for poll in done.polls for engine in poll.engines), default=0)
-    at_worst = [poll for poll in done.polls if poll.engines and poll.engines[0].state.rank == worst]
-    if at_worst:
-        moment = at_worst[len(at_worst) // 2]
+    moment = worst_moment(done.polls)
+    if moment is not None:
         console.print(Text(f"In the middle of its worst, at {moment.at - start:.0f} s:\n"))
         print_verdict(console, [moment])
 

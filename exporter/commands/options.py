@@ -24,9 +24,12 @@ class _Duration(click.ParamType[float]):
         if isinstance(value, float):
             return value
         try:
-            return parse_duration(value)
+            seconds = parse_duration(value)
         except PydanticCustomError as error:
             self.fail(error.message(), param, ctx)
+        if not seconds:
+            self.fail("expected a duration above 0", param, ctx)
+        return seconds
 
 
 DURATION = _Duration()

@@ -1,6 +1,7 @@
 """The command line as a person meets it: verdicts, exit codes, one-line errors, never a traceback."""
 
 import asyncio
+import gzip
 import json
 import os
 import subprocess
@@ -16,6 +17,7 @@ from rich.console import Console
 from exporter import check, cli, recording, verdict
 from exporter.core.snapshot import EngineKey, EngineSnapshot, State, TargetSnapshot
 from exporter.core.thresholds import Thresholds
+from exporter.target import Target
 from tests.edges.servers import RECORDINGS, bodies, plays, says, serving
 
 ROOT = Path(__file__).parent.parent.parent
@@ -61,8 +63,14 @@ MISTAKES: list[tuple[list[str], int, str]] = [
     (["check", "--replay", "nowhere.gz"], 3, "nowhere.gz: No such file or directory"),
     (["check", "http://u:S3CRET@h:99999"], 3, "targets[0].url: the port of the address"),
     (["check", "a", "--for", "30"], 3, 'expected a duration such as "5s"'),
-    (["check", "a", "--interval", "1:30"], 3, "interval: expected a duration"),
+    (["check", "a", "--for", "0s"], 3, "'--for': expected a duration above 0"),
+    (["check", "a", "--for", "4s"], 3, "--for: a verdict needs 5s at least"),
+    (["check", "a", "--interval", "1:30"], 3, "'--interval': expected a duration"),
+    (["check", "a", "--interval", "9" * 400 + "s"], 3, "'--interval': expected a duration"),
     (["check", "a", "--replay", "b"], 3, "give either URLs or --replay"),
+    (["check", "--replay", "b", "--for", "30s"], 3, "--for and --interval are for live servers"),
+    (["check", "--replay", "b", "--interval", "2s"], 3, "--for and --interval are for live servers"),
+    (["check", "--replay", "/dev/null"], 3, "/dev/null: no scrape in it"),
     (["run"], 2, "nothing to watch: give a URL"),
     (["run", "a", "a"], 2, 'are both called "a:8000"'),
     (["run", "a", "--listen", "nonsense"], 2, "listen: expected host:port"),
@@ -74,7 +82,7 @@ MISTAKES: list[tuple[list[str], int, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "code", "says_so"), MISTAKES, ids=[" ".join(case[0]) for case in MISTAKES])
+@pytest.mark.parametrize(("arguments", "code", "says_so"), MISTAKES, ids=[" ".join(case[0])[:40] for case in MISTAKES])
 def test_a_mistake_is_one_line_and_its_exit_code(
     capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, says_so: str
 ) -> None:
@@ -113,6 +121,65 @@ def test_a_bug_of_ours_is_one_line_too(capsys: pytest.CaptureFixture[str], monke
     assert err.startswith("vllm-vitals: a bug in vllm-vitals: ZeroDivisionError: nobody saw this coming at broken:")
 
 
+@pytest.mark.parametrize("arguments", [f"check --replay {SPIRAL}", f"check --replay {SPIRAL} --json", "--help"])
+def test_a_reader_that_is_gone_before_we_write_makes_it_141_as_a_shell_has_it(arguments: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "exporter", *arguments.split()]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    try:
+        done = subprocess.run(command, env=environment, stdout=writing, stderr=subprocess.PIPE, timeout=60, check=False)
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_an_encoding_without_our_signs_changes_neither_the_verdict_nor_its_code(encoding: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": encoding}
+    done = subprocess.run(
+        [sys.executable, "-m", "exporter", "check", "--replay", str(SPIRAL)],
+        env=environment, capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (2, b"")
+    assert b"  * 11." in done.stdout
+    assert done.stdout.isascii()
+
+
+def test_the_shown_verdict_of_a_recording_and_its_exit_code_are_those_of_its_worst(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, out, _ = called(capsys, "check", "--replay", str(RECORDINGS / "restart_under_load" / "metrics.jsonl.gz"))
+    assert "\nDOWN  restart_under_load" in out
+    assert code == 2
+    assert "worst" in called(capsys, "check", "--help")[1]
+
+
+def test_the_worst_of_a_recording_is_what_the_exit_code_ranks_and_not_what_is_unknown() -> None:
+    polls = [snapshot(state) for state in (State.UNKNOWN, State.HEALTHY, State.BLIND, State.PREEMPTING, State.HEALTHY)]
+    assert verdict.worst_moment(polls) is polls[3]
+    assert verdict.worst_moment(polls[:3]) is polls[2]
+    assert verdict.worst_moment(polls[:2]) is polls[1]
+    assert verdict.worst_moment([]) is None
+
+
+def test_an_empty_recording_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for name, content in (("a.jsonl", b""), ("a.jsonl.gz", gzip.compress(b""))):
+        (tmp_path / name).write_bytes(content)
+        code, out, err = called(capsys, "check", "--replay", str(tmp_path / name))
+        assert (code, out) == (3, "")
+        assert err == f"vllm-vitals: {tmp_path / name}: no scrape in it: give a file that `vllm-vitals record` wrote\n"
+
+
+def test_what_was_read_is_said_only_where_something_was(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file, scrape = tmp_path / "r.jsonl", b'{"t": 1, "status": 200, "dur": 0.1, "text": ""}\n'
+    for content, read in ((b"no\n", False), (scrape + b"no\n", True)):
+        file.write_bytes(content)
+        _, _, err = called(capsys, "check", "--replay", str(file))
+        assert "is not a scrape" in err
+        assert ("read up to there" in err) is read
+
+
 def test_a_reader_that_goes_away_is_no_error() -> None:
     command = f"{sys.executable} -m exporter check --replay {SPIRAL} --json | head -c 100"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -127,7 +194,7 @@ def test_a_live_server_is_judged_and_json_is_one_object() -> None:
     async def run() -> "subprocess.CompletedProcess[str]":
         async with serving(plays(iter([*bodies()[40:]] * 5))) as url:
             return await asyncio.to_thread(
-                program, "check", url, "http://127.0.0.1:1", "--for", "6s", "--interval", "300ms", "--json"
+                program, "check", url, "http://127.0.0.1:1", "--for", "5s", "--interval", "2s", "--json"
             )
 
     done = asyncio.run(run())
@@ -138,6 +205,23 @@ def test_a_live_server_is_judged_and_json_is_one_object() -> None:
     assert down["engines"][0]["state"] == "down"
     assert live["engines"][0]["values"]["preemptions_per_second"] > 1
     assert live["engines"][0]["evidence"]
+
+
+def test_a_file_for_the_daemon_serves_a_look_whatever_its_intervals_are(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(
+        'interval: "30s"\ntimeout: "20s"\ntargets: [{url: "127.0.0.1:1", interval: "1m", timeout: "50s"}]\n'
+    )
+    done = program("check", "--config", str(file), "--for", "5s", "--interval", "10ms")
+    assert (done.returncode, done.stderr) == (2, "")
+    assert "DOWN" in done.stdout
+
+
+def test_a_look_scrapes_at_its_own_pace_and_four_times_at_least() -> None:
+    slow = Target("t", "http://t/metrics", interval=60.0, timeout=50.0)
+    assert check.at_pace(slow, 2.0, 30.0).interval == 2.0
+    assert check.at_pace(slow, 30.0, 30.0).interval == 10.0
+    assert check.at_pace(slow, 30.0, 300.0).thresholds.fast_window == 120.0
 
 
 def test_only_dead_servers_end_the_look_early(capsys: pytest.CaptureFixture[str]) -> None:
@@ -204,6 +288,7 @@ def test_the_exit_code_is_the_worst_engines(states: tuple[State, ...], code: int
 def test_a_short_look_shortens_windows_and_what_must_hold_and_nothing_else() -> None:
     hurried = check.hurried(Thresholds(), 30.0)
     assert (hurried.fast_window, hurried.hold, hurried.stall_after, hurried.spiral_silence) == (27.0, 3.0, 21.0, 15.0)
+    assert check.hurried(Thresholds(), 5.0).min_span == 4.5
     assert check.hurried(Thresholds(), 3600.0) == Thresholds()
 
 

@@ -151,8 +151,8 @@ def test_no_secret_comes_out_of_the_commands(tmp_path: Path) -> None:
         ("config", "check", str(config)),
         ("run", "--config", str(config)),
         ("run", f"http://u:{SECRET}@127.0.0.1:99999"),
-        ("check", f"http://u:{SECRET}@127.0.0.1:1", "--for", "1s"),
-        ("check", f"http://u:{SECRET}@127.0.0.1:1", "--for", "1s", "--json"),
+        ("check", f"http://u:{SECRET}@127.0.0.1:1", "--for", "5s", "--interval", "10ms"),
+        ("check", f"http://u:{SECRET}@127.0.0.1:1", "--for", "5s", "--interval", "10ms", "--json"),
         ("record", f"http://u:{SECRET}@127.0.0.1:1", "-o", str(tmp_path / "r.jsonl.gz"), "--for", "1s"),
     )
     for command in commands:

@@ -1,0 +1,32 @@
+"""Where people read: standard output and standard error, whatever they can show and whoever has stopped reading.
+
+Invariant: no character and no closed pipe breaks a command off; what an encoding lacks becomes the nearest plain sign.
+"""
+
+import codecs
+import sys
+
+from rich.console import Console
+
+_NEAREST = {"•": "*", "–": "-", "…": "...", "·": ".", "─": "-", "━": "-"}
+
+
+def prepare() -> None:
+    """Let standard output and error write every text in the encoding that they have."""
+    codecs.register_error("nearest", _nearest)
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="nearest")
+
+
+def _nearest(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(_NEAREST.get(each, "?") for each in error.object[error.start : error.end]), error.end
+
+
+def console() -> Console:
+    """Colour on a terminal; in a pipe plain text, and lines that are never wrapped."""
+    found = Console(highlight=False)
+    return found if found.is_terminal else Console(highlight=False, soft_wrap=True, width=10_000)

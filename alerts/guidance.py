@@ -99,9 +99,10 @@ PAGES: dict[str, Runbook] = {
     ),
     "VLLMStalled": Runbook(
         meaning="There is work, and for {stall_after:time} nothing moved: no generated token, no prompt token, no "
-        "engine step, no new maximum of the KV cache (a long prefill moves only that). Before the first completion "
-        "after a start the limit is {stall_after_start:time}, since compilation takes time. With the canary switched "
-        "on, an unanswered canary request says the same.",
+        "engine step, no new maximum of the KV cache (a long prefill moves only that). The limit is "
+        "{stall_after_start:time} before the first completion after a start, since compilation takes time, and while "
+        "steps are all that moves, as in a data-parallel engine that keeps pace with empty batches. With the canary "
+        "switched on, an unanswered canary request says the same.",
         impact="Every request on this engine hangs. /health and /metrics usually still answer 200, so nothing else "
         "will notice.",
         diagnosis=(

@@ -133,9 +133,12 @@ TICKETS: dict[str, Runbook] = {
     ),
     "VLLMLongQueue": Runbook(
         "A new request must expect to wait longer than the objective: waiting requests divided by the rate at which "
-        "requests finish.",
+        "requests finish, over ten minutes where few do. Where none has finished in ten minutes and somebody waits "
+        "throughout, the wait has no end in sight.",
         "First tokens come late. With a healthy engine nothing else is wrong.",
         (
+            "Does nothing finish? Then a few very long answers hold all slots, or clients give up before they are "
+            "served: see VLLMRunawayRequest.",
             "Is the KV cache below 70 %? Then `max_num_seqs` is what limits.",
             "Is the cache full? Then the engine is at its limit.",
             "Does one client send more than the slots?",
@@ -277,8 +280,7 @@ TICKETS: dict[str, Runbook] = {
     ),
     "VLLMEngineSilent": Runbook(
         "The engine was there for {silent_seconds:time} and made no token in them, while the median of at least two "
-        "peers of its model did. Its own metrics may look idle: a frozen engine behind a living API server looks exactly "
-        "so.",
+        "peers of its model did. Its own metrics may look idle: a frozen engine behind a living API server looks so.",
         "Either its requests hang, or it is paid for and unused.",
         ("Does a request sent to it directly get an answer?", "Does the gateway think that it is healthy?"),
         (

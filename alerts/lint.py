@@ -267,7 +267,7 @@ def queries_of(alert: Alert) -> list[str]:
     found = []
     for text in _texts(alert):
         for query in re.findall(r"with (?:printf )?`([^`]*)`[^|}]*\| query", text):
-            filled = re.sub(r"%\[[123]\]s", 'target="t"', query).replace("%q", '"v"')
+            filled = re.sub(r"%(\[\d\])?q", '"v"', re.sub(r"%\[[123]\]s", 'target="t"', query))
             found.append(filled.replace("{,", "{"))
     return found
 

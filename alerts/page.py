@@ -9,7 +9,21 @@ from alerts.config import Config
 from alerts.evidence import burn_line, canaries, engines, evidence, first_step, next_restart, spiral_proofs, versions
 from alerts.model import Alert, Scope, Severity
 from alerts.promql import by, duration, metric, number, on
-from alerts.text import COUNT, PERCENT, TIME, ask, before, duration_words, each, label, now, preamble, waiting, when
+from alerts.text import (
+    COUNT,
+    PERCENT,
+    TIME,
+    ask,
+    before,
+    duration_words,
+    each,
+    label,
+    now,
+    preamble,
+    since,
+    waiting,
+    when,
+)
 from alerts.victims import WHO, but_batch, fold, in_state, interactive
 from exporter.core.snapshot import State
 
@@ -62,15 +76,16 @@ def _stalled(config: Config) -> Alert:
         why_no_hold=f"the state itself needs {stall} without any progress",
         summary=f"{WHO} has requests but makes no progress.",
         description=preamble(config, Scope.ENGINE)
-        + f"{WHO} has work, and for at least {stall} no token, no step and no growth of the KV cache was seen"
-        + " (or the canary request got no answer). /health may still answer 200.\n"
+        + f"{WHO} has work, and for at least {stall} none of it moved: no token and no growth of the KV cache was seen,"
+        + " whether or not the engine stepped through empty batches (or the canary request got no answer). /health may"
+        + " still answer 200.\n"
         + "DO NOW: drain it at the gateway; capture (py-spy dump of the EngineCore process, the last log lines); then"
         + " restart it. No knob helps against a hang.\n"
         + f"Running {ask(now('requests_running'), COUNT)}, waiting {ask(waiting(), COUNT)},"
         + f" KV cache at most {ask(now('kv_cache_usage_max_ratio'), PERCENT)}.\n"
         + f"{canaries()}\n"
         + f"Useful tokens/s before: {ask(before('useful_tokens_per_second'), COUNT)}; in this state for"
-        + f" {ask('time() - ' + now('state_since_timestamp_seconds'), TIME)}.\n"
+        + f" {ask(f'time() - {since(State.STALLED)}', TIME)}.\n"
         + when(
             deferred,
             "Everything waits deferred and nothing runs: look at remote KV transfer, LoRA loading or grammar "

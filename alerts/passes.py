@@ -10,9 +10,11 @@ from alerts.config import Config
 from alerts.lint import metrics_of
 from alerts.model import Alert, Group, Recording, Scope, Severity
 from alerts.promql import metric
+from alerts.shared import TROUBLE
 from alerts.text import scope_labels
 from dashboards import links
 from exporter.catalog import METRICS
+from exporter.core.snapshot import State
 
 Groups = tuple[Group, ...]
 Pass = Callable[[Config, Groups], Groups]
@@ -56,9 +58,13 @@ def add_dashboard(config: Config, groups: Groups) -> Groups:
 def _period(config: Config, alert: Alert) -> str:
     if alert.scope is not Scope.ENGINE:
         return "&from=now-1h&to=now"
-    matchers = ",".join(f"{name}=%q" for name in config.identity)
+    matchers = ",".join(f"{name}=%[{number}]q" for number, name in enumerate(config.identity, start=1))
     values = "".join(f" $labels.{name}" for name in config.identity)
-    start = f"(max({metric('state_since_timestamp_seconds')}{{{matchers}}}) - 1800) * 1000"
+    since = f"{metric('state_since_timestamp_seconds')}{{{matchers}}}"
+    # Of two exporters that see the trouble, the one that has seen it longest knows when it began.
+    seen = "|".join(state for state in TROUBLE if state not in (State.DOWN, State.BLIND))
+    troubled = f'{metric("state")}{{{matchers},state=~"{seen}"}} == 1'
+    start = f"((min({since} and ignoring (state) ({troubled})) or min({since})) - 1800) * 1000"
     shown = '{{ . | first | value | printf "%.0f" }}'
     return f"&from={{{{ with printf `{start}`{values} | query }}}}{shown}{{{{ else }}}}now-1h{{{{ end }}}}&to=now"
 

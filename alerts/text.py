@@ -83,6 +83,15 @@ def waiting() -> str:
     return f"sum(max by (reason) ({metric('requests_waiting')}{{@}}))"
 
 
+def since(state: str) -> str:
+    """PromQL of when the victim entered ``state``, as the exporter says that has seen it longest.
+
+    A twin that restarted saw it begin with itself; one that says another state is not asked.
+    """
+    says = f'{metric("state")}{{@,state="{state}"}} == 1'
+    return f"min({metric('state_since_timestamp_seconds')}{{@}} and ignoring (state) ({says}))"
+
+
 def before(what: str) -> str:
     """PromQL of ``what`` before this trouble began, within a day (see `shared`)."""
     return f"max(last_over_time(engine:vllm_vitals_{what}:calm{{@}}[1d]))"

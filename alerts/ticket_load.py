@@ -7,8 +7,8 @@ from alerts.concurrency import EVICTING
 from alerts.config import Config
 from alerts.evidence import evidence, load
 from alerts.model import Alert, Scope, Severity
-from alerts.promql import number, on
-from alerts.text import COUNT, PERCENT, RATIO, TIME, ask, duration_words, label, now, percent, preamble
+from alerts.promql import by, metric, number, on, selector
+from alerts.text import COUNT, PERCENT, RATIO, TIME, ask, duration_words, label, now, percent, preamble, waiting, when
 from alerts.victims import KEEP, WHO, but_batch, fold, in_state, interactive, ticket
 from exporter.core.snapshot import State
 
@@ -118,17 +118,28 @@ def _tail(config: Config, patient: tuple[str, ...]) -> Alert:
 
 
 def _queue(config: Config, patient: tuple[str, ...]) -> Alert:
-    limits = config.limits
-    wait = fold(config).gauge("expected_wait_seconds", *patient, over="max_over_time", seconds=60)
+    limits, engine, slow = config.limits, fold(config), config.thresholds.slow_window
+    wait = engine.gauge("expected_wait_seconds", *patient, over="max_over_time", seconds=60)
+    # Where few finish it has gaps, and where none does it is absent: then ten minutes tell it, or that it is endless.
+    waits = f"min_over_time({selector('engine:vllm_vitals_waiting:requests', *patient)}{engine.range(60)})"
+    finished = engine.rate("responses_total", *patient, seconds=slow, keep=("finished_reason",))
+    endless = f"{waits} / sum {by(config.identity)} ({finished})"
+    rate = f"sum(max by (finished_reason) (rate({metric('responses_total')}{{@}}{engine.range(slow)})))"
+    told = ask(f"{now('expected_wait_seconds')} or ({waiting()} / ({rate} > 0))", TIME)
     return ticket(
         config,
         "VLLMLongQueue",
         "queue",
-        f"{wait} > {number(limits.ttft_objective_seconds)} {but_batch(config)}",
+        f"({wait} or {endless}) > {number(limits.ttft_objective_seconds)} unless {on(config.identity)} "
+        f"({in_state(config, State.ASLEEP)}) {but_batch(config)}",
         f"New requests to {WHO} wait longer than the objective.",
-        f"For {duration_words(limits.queue_for)} a new request to {WHO} has had to expect "
-        f"{ask(now('expected_wait_seconds'), TIME)} in the queue (objective {number(limits.ttft_objective_seconds)} "
-        "s).\n"
+        f"For {duration_words(limits.queue_for)} a new request to {WHO} has had to "
+        + when(
+            f"{rate} == 0",
+            f"wait without an end in sight, as none has finished in {duration_words(slow)},",
+            f"expect {told}",
+        )
+        + f" in the queue (objective {number(limits.ttft_objective_seconds)} s).\n"
         f"{load()}\n"
         "Next: with the KV cache below 70 % and a queue, max_num_seqs may be too low; with a full cache, add replicas "
         "or cap the client that sends more than the slots.",

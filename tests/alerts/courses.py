@@ -66,12 +66,12 @@ def served(server: Server, steps: Sequence[Mapping[str, float]]) -> list[Row]:
     return [{"series": series, "values": " ".join(cells)} for series, cells in rows.items()]
 
 
-def text_of(rows: Sequence[Row], alert: str, at: int, folder: Path) -> str:
-    """The description of the one alert of this name that fires."""
+def text_of(rows: Sequence[Row], alert: str, at: int, folder: Path, which: str = "description") -> str:
+    """An annotation of the one alert of this name that fires."""
     none = {"eval_time": f"{at}s", "alertname": alert, "exp_alerts": []}
     test = {"interval": f"{STEP}s", "input_series": list(rows), "alert_rule_test": [none]}
     said = promtool_test(document([test], rulesets.DAEMON), folder, "text")
-    (found,) = re.findall(r'description="((?:[^"\\]|\\.)*)"', said)
+    (found,) = re.findall(rf'{which}="((?:[^"\\]|\\.)*)"', said)
     return found.replace("\\n", "\n")
 
 

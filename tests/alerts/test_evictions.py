@@ -1,4 +1,4 @@
-"""Pages about evictions: a wait that is only noisy, the proof that holds, and the number to set at the gateway."""
+"""Pages about evictions: a wait that is only noisy, the proof that holds, what to set at the gateway, since when."""
 
 import random
 import re
@@ -90,3 +90,15 @@ def test_a_cap_below_max_num_seqs_is_told_where_running_reaches_it_on_average(tm
     cap = "max(engine:vllm_vitals_gateway_cap:requests)"
     check = {"expr": cap, "eval_time": "300s", "exp_samples": [{"labels": "{}", "value": 30}]}
     assert not verdict(rows, [check], tmp_path)
+
+
+def test_an_exporter_that_restarted_does_not_make_a_stall_younger(tmp_path: Path) -> None:
+    """Its twin saw the stall begin at 600 s; a third has been blind to the server for a day."""
+    rows = []
+    for name, began, state in (("a", 600, State.STALLED), ("b", 1500, State.STALLED), ("c", -86400, State.BLIND)):
+        twin = {**V, "instance": name}
+        rows += states(lambda at, state=state: state if at >= 600 else State.HEALTHY, 1800, twin)
+        rows.append(row("state_since_timestamp_seconds", lambda at, began=began: began, 1800, twin))
+    assert "in this state for 20m 0s." in text_of(rows, "VLLMStalled", 1800, tmp_path)
+    (link,) = re.findall(r"from=(-?\d+)&", text_of(rows, "VLLMStalled", 1800, tmp_path, "dashboard_url"))
+    assert link == "-1200000"  # half an hour before 600 s

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from exporter.review import daily, fitting, render_html, render_json, render_text
+from exporter.review.attempt import Effort
 from exporter.review.change import Measures, measures
 from exporter.review.charts import album
 from exporter.review.collect import Progress, collect
@@ -23,7 +24,7 @@ from exporter.review.report import Review, build
 from exporter.review.settings import ReviewSettings, load
 from exporter.review.situation import SituationError
 from exporter.review.telemetry import Missing, Telemetry
-from exporter.review.whatif import Effort, WhatIf
+from exporter.review.whatif import WhatIf
 from exporter.review.whatif import whatif as simulated
 from exporter.target import shown
 

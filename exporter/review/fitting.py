@@ -1,30 +1,34 @@
 """From telemetry to a what-if: which engine, which settings, which step time.
 
 Input: `Telemetry`, or a recording. Output: what `whatif.whatif` needs. Invariant: a setting that nobody told is named
-as assumed, with the value taken.
+as assumed, with the value taken; what the stretch itself may tell is left open, and the what-if tries other values.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from exporter.review.attempt import Case
 from exporter.review.load import in_flight
 from exporter.review.situation import Focus, SituationError, intervals, situation
 from exporter.review.telemetry import EngineId, EngineSeries, Telemetry, known
-from exporter.review.whatif import Case
 from exporter.simulator import fit
 from exporter.simulator.settings import ServerSettings, SettingsError
 
-_DEFAULT_BATCH = 2048  # vLLM's own default depends on the model and the device
+_BATCHES = (2048, 512, 8192)  # vLLM's own default depends on the model and the device
+_DEFAULT_BLOCK = 16
+_RESERVES_SINCE = (0, 19)  # scheduler_reserve_full_isl, on by default; before it only the first chunk had to fit
 _ON = frozenset({"true", "1", "yes", "on"})
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Settings to simulate with, and which of them were assumed."""
+    """Settings to simulate with, and which of them were assumed. ``open``: values to try of those nobody told."""
 
     settings: ServerSettings
     assumed: tuple[str, ...]
+    open: Mapping[str, tuple[object, ...]]
 
 
 def busiest(engines: Mapping[EngineId, EngineSeries]) -> tuple[EngineId, EngineSeries]:
@@ -46,36 +50,58 @@ def server(series: EngineSeries, told: Mapping[str, str]) -> Server:
     assumed: list[str] = []
     capacity = next(iter(known(reversed(series.slow.get("kv_cache_capacity_tokens") or ()))), None)
     capacity = _number(told, "kv_cache_capacity_tokens") or capacity
-    block = int(_number(told, "block_size") or 16)
     if capacity is None:
         raise SituationError("the KV capacity is not known: give it with --set kv_cache_capacity_tokens=N")
-    seqs = _number(told, "max_num_seqs")
-    if seqs is None:
-        seqs = max(known(series.gauge("requests_running_max") or ()), default=1.0)
-        assumed.append(f"max_num_seqs={seqs:.0f} (the most that ever ran)")
+
+    def number(name: str, otherwise: float, why: str = "") -> float:
+        value = _number(told, name)
+        if value is None:
+            assumed.append(f"{name}={otherwise:.15g}{why and f' ({why})'}")
+        return otherwise if value is None else value
+
+    most = max(known(series.gauge("requests_running_max") or ()), default=1.0)
+    seqs = number("max_num_seqs", most, "the most that ever ran")
     batch = _number(told, "max_num_batched_tokens")
-    if batch is None:
-        batch = max(_DEFAULT_BATCH, seqs)
-        assumed.append(f"max_num_batched_tokens={batch:.0f}")
+    block = int(number("block_size", _DEFAULT_BLOCK))
     blocks = max(2, round(capacity / block))
     usable = (blocks - 1) * block
-    length = int(min(_number(told, "max_model_len") or usable, usable))
+    length = int(min(number("max_model_len", usable, "as much as the cache holds"), usable))
+    caching = _flag(told, "enable_prefix_caching")
+    if caching is None:
+        caching = _looked_up(series)
+        assumed.append(f"enable_prefix_caching={str(caching).lower()} ({'' if caching else 'no '}look-ups are counted)")
+    watermark = number("watermark", 0.0)
+    reserve = _flag(told, "scheduler_reserve_full_isl")
+    unheard_of = reserve is None and _before(told.get("version", ""), _RESERVES_SINCE)
+    if unheard_of:
+        assumed.append(f"scheduler_reserve_full_isl=false (vLLM {told['version']} does not have it)")
+    tried = {
+        "scheduler_reserve_full_isl": (True, False) if reserve is None and not unheard_of else (),
+        "max_num_batched_tokens": _BATCHES if batch is None else (),
+    }
     try:
         return Server(
             ServerSettings(
                 block_size=block,
                 num_gpu_blocks=blocks,
                 max_num_seqs=int(seqs),
-                max_num_batched_tokens=int(batch),
+                max_num_batched_tokens=int(batch or max(_BATCHES[0], seqs)),
                 max_model_len=length,
-                enable_prefix_caching=_flag(told, "enable_prefix_caching", _looked_up(series)),
-                scheduler_reserve_full_isl=_flag(told, "scheduler_reserve_full_isl", True),
-                watermark=_number(told, "watermark") or 0.0,
+                enable_prefix_caching=caching,
+                scheduler_reserve_full_isl=not unheard_of if reserve is None else reserve,
+                watermark=watermark,
             ),
             tuple(assumed),
+            {name: values for name, values in tried.items() if values},
         )
     except SettingsError as error:
         raise SituationError(str(error)) from None
+
+
+def _before(version: str, release: tuple[int, int]) -> bool:
+    """Whether a version is known and older than a release."""
+    match = re.match(r"v?(\d+)\.(\d+)", version)
+    return match is not None and (int(match[1]), int(match[2])) < release
 
 
 def _looked_up(series: EngineSeries) -> bool:
@@ -89,8 +115,8 @@ def _number(told: Mapping[str, str], name: str) -> float | None:
         return None
 
 
-def _flag(told: Mapping[str, str], name: str, otherwise: bool) -> bool:
-    return told[name].strip().lower() in _ON if name in told else otherwise
+def _flag(told: Mapping[str, str], name: str) -> bool | None:
+    return told[name].strip().lower() in _ON if name in told else None
 
 
 def case(
@@ -115,4 +141,4 @@ def case(
         time = fit.fit(observed)
     except fit.FitError as error:
         raise SituationError(str(error)) from None
-    return Case(str(engine), here, time, known_server.settings, known_server.assumed)
+    return Case(str(engine), here, time, known_server.settings, known_server.assumed, known_server.open)

@@ -9,33 +9,21 @@ the direction alone.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import sqrt
-from statistics import median, stdev
+from statistics import median
 
 from exporter.core.snapshot import Reading
+from exporter.review.attempt import NAMES, Case, Effort, centre, runs, scatter, settled
 from exporter.review.reach import REACH
-from exporter.review.situation import METRICS, Situation
-from exporter.review.trial import Outcome, run
+from exporter.review.situation import METRICS
+from exporter.review.trial import Outcome
 from exporter.review.variants import Variant, variants
 from exporter.simulator.settings import ServerSettings
 from exporter.simulator.steptime import StepTime
 
-MIN_SECONDS, MAX_REQUESTS = 120.0, 3_000
 GOOD, FAIR = 0.15, 0.40  # median miss of the fit
+HALF = 0.5  # a miss from which no fit is called good
 WILD = 1.0  # a miss from which a measure is not reproduced at all
-NAMES = {
-    "generated": "generated tokens/s", "completed": "requests/s", "per_completion": "preemptions a request",
-    "truncated": "share cut at a cap", "ttft_mean": "mean TTFT", "ttft_p50": "TTFT p50", "ttft_p99": "TTFT p99",
-    "tpot_mean": "mean TPOT", "tpot_p50": "TPOT p50", "tpot_p99": "TPOT p99",
-}  # fmt: skip
 LOOP = 1.0  # preemptions a finished request from which the server redoes about as much as it does
-
-
-@dataclass(frozen=True, slots=True)
-class Effort:
-    """How much to simulate: seeds a variant, and the longest stretch in s."""
-
-    seeds: int = 3
-    seconds: float = 900.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,27 +66,17 @@ class WhatIf:
     reach: Mapping[str, float] = field(default_factory=lambda: REACH)
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """What is simulated: a stretch, the fitted step time, the server, and which of its settings were assumed."""
-
-    engine: str
-    here: Situation
-    time: StepTime
-    settings: ServerSettings
-    assumed: tuple[str, ...] = ()
-
-
 def whatif(
     case: Case,
     chosen: Sequence[Variant] | None = None,
-    effort: Effort = Effort(),
+    effort: Effort | None = None,
     progress: Callable[[int, int, str], None] = lambda done, total, what: None,
 ) -> WhatIf:
     """Simulate the situation as it is and with each thing changed: those ``chosen``, or every knob."""
-    here, settings = case.here, case.settings
-    as_it_is = Variant("", "as it is", settings, here.load)
-    time, base, misses = _calibrated(as_it_is, case.time, here, effort)
+    here, effort = case.here, effort or Effort()
+    progress(0, 1, "as it is")
+    fit, assumed = settled(case, effort)
+    as_it_is, time, base, misses = fit.as_it_is, fit.time, fit.outcomes, fit.misses
     changed = list(variants(as_it_is) if chosen is None else chosen)
     pair = [variant for variant in changed if variant.engines > 1]
     total = 1 + len(changed)
@@ -106,7 +84,7 @@ def whatif(
     rows = [_row(as_it_is, base, base, here.observed, misses)]
     pair_base = base
     for number, variant in enumerate(changed):
-        outcomes = _runs(variant, time, here, effort)
+        outcomes = runs(variant, time, here, effort)
         if pair and variant is pair[0]:
             pair_base = outcomes  # two engines without routing: what routing is compared with
         compared = pair_base if variant.engines > 1 else base
@@ -118,94 +96,12 @@ def whatif(
         here.start,
         here.seconds,
         time,
-        settings,
-        case.assumed,
+        as_it_is.settings,
+        assumed,
         misses,
-        _trust(misses),
+        trust(misses),
         tuple(rows),
     )
-
-
-def _calibrated(
-    base: Variant, time: StepTime, here: Situation, effort: Effort
-) -> tuple[StepTime, list[Outcome], dict[str, float]]:
-    """The simulation as it is. Where every token came faster or slower than simulated, all steps are scaled once.
-
-    The scaled measure keeps its first miss: it was used, so it proves nothing.
-    """
-    outcomes = _runs(base, time, here, effort)
-    misses = _misses(here, outcomes)
-    seen, simulated = here.observed["tpot_mean"].value, _centre(outcomes, "tpot_mean")
-    if not seen or not simulated or not 0.5 <= seen / simulated <= 2 or abs(seen / simulated - 1) < 0.03:
-        return time, outcomes, misses
-    scaled = time.scaled(seen / simulated)
-    again = _runs(base, scaled, here, effort)
-    better = {**_misses(here, again), "tpot_mean": misses["tpot_mean"]}
-    return (scaled, again, better) if median(better.values()) <= median(misses.values()) else (time, outcomes, misses)
-
-
-def _misses(here: Situation, outcomes: Sequence[Outcome]) -> dict[str, float]:
-    """By metric; truncation is left out, since outputs are drawn as they were cut."""
-    return {
-        name: miss
-        for name in METRICS
-        if name != "truncated" and (miss := _miss(here.observed[name], _centre(outcomes, name))) is not None
-    }
-
-
-def _seconds(here: Situation, effort: Effort) -> float:
-    """Long enough to say something, short enough to be waited for."""
-    if here.backlog is not None:
-        return min(effort.seconds, here.seconds)
-    rate = here.load.rate or (here.observed["completed"].value or 0.0)
-    return max(
-        MIN_SECONDS, min(effort.seconds, max(here.seconds, 300.0), MAX_REQUESTS / rate if rate else effort.seconds)
-    )
-
-
-def _runs(variant: Variant, time: StepTime, here: Situation, effort: Effort) -> list[Outcome]:
-    backlog, seconds = None if here.backlog is None else here.backlog * variant.engines, _seconds(here, effort)
-    return [
-        run(variant.settings, time, variant.load, seconds, seed, variant.engines, variant.gateway, backlog)
-        for seed in range(1, effort.seeds + 1)
-    ]
-
-
-def _value(outcome: Outcome, name: str) -> float | None:
-    found: float | None = getattr(outcome, name)
-    return found
-
-
-def _centre(outcomes: Sequence[Outcome], name: str) -> float | None:
-    values = [value for outcome in outcomes if (value := _value(outcome, name)) is not None]
-    return sum(values) / len(values) if values else None
-
-
-def _scatter(outcomes: Sequence[Outcome], name: str) -> float:
-    """Relative spread over the seeds."""
-    values = [value for outcome in outcomes if (value := _value(outcome, name)) is not None]
-    centre = sum(values) / len(values) if values else 0.0
-    return stdev(values) / centre if len(values) > 1 and centre > 0 else 0.0
-
-
-def _miss(seen: Reading, simulated: float | None) -> float | None:
-    """How far the simulation is off, as a share of the truth; nothing where it lies inside the bucket of the truth."""
-    if simulated is None:
-        return None
-    if seen.lower is not None and seen.upper is not None and seen.lower <= simulated <= seen.upper:
-        return 0.0
-    truth = (
-        seen.value
-        if seen.value is not None
-        else seen.upper
-        if seen.upper is not None and seen.upper < 1e9
-        else seen.lower
-    )
-    if truth is None:
-        return None
-    if truth <= 0:
-        return 0.0 if simulated < 0.05 else 1.0
-    return abs(simulated / truth - 1)
 
 
 def _row(
@@ -217,14 +113,14 @@ def _row(
 ) -> Row:
     metrics = {}
     for name in METRICS:
-        simulated, before = _centre(outcomes, name), _centre(base, name)
+        simulated, before = centre(outcomes, name), centre(base, name)
         truth = seen[name].value
         value = simulated
         if truth is not None and simulated is not None and before:
             value = truth * simulated / before
         if name == "truncated" and value is not None:
             value = min(1.0, max(truth or 0.0, simulated or 0.0))
-        error = sqrt(misses.get(name, 0.0) ** 2 + _scatter(outcomes, name) ** 2 + _coarse(seen[name]) ** 2)
+        error = sqrt(misses.get(name, 0.0) ** 2 + scatter(outcomes, name) ** 2 + _coarse(seen[name]) ** 2)
         # The row as it is was observed; of a changed one nobody has seen how far the simulation carries.
         metrics[name] = Prediction(value, max(error, REACH.get(name, 0.0)) if variant.knob else error, simulated)
     return Row(
@@ -242,7 +138,7 @@ def _coarse(seen: Reading) -> float:
 
 def _note(before: float | None, after: Prediction, base: Sequence[Outcome]) -> str:
     """Whether a loop of preemptions begins or ends; said only where the simulation shows the one that is there."""
-    simulated = _centre(base, "per_completion")
+    simulated = centre(base, "per_completion")
     if before is None or after.value is None or simulated is None:
         return ""
     if min(before, simulated) >= LOOP > after.value:
@@ -250,7 +146,8 @@ def _note(before: float | None, after: Prediction, base: Sequence[Outcome]) -> s
     return "a loop of preemptions" if after.value >= LOOP > max(before, simulated) else ""
 
 
-def _trust(misses: Mapping[str, float]) -> str:
+def trust(misses: Mapping[str, float]) -> str:
+    """How far the simulation is from what was observed, in words; never good where one measure is off by half."""
     if not misses:
         return "nothing was observed to hold the simulation against"
     off = median(misses.values())
@@ -258,8 +155,12 @@ def _trust(misses: Mapping[str, float]) -> str:
     word, end = ("good", "") if off <= GOOD else ("fair", "; small differences mean nothing")
     if off > FAIR:
         word, end = "poor", "; trust the direction alone"
+    far = [f"{NAMES[name]} by {misses[name]:.0%}" for name in METRICS if HALF < misses.get(name, 0.0) <= WILD]
     wild = [NAMES[name] for name in METRICS if misses.get(name, 0.0) > WILD]
+    if word == "good" and (far or wild):
+        word = "fair"
+    if far:
+        end += f"; it misses {', '.join(far)}"
     if wild:
-        word = "fair" if word == "good" else word
         end += f"; it does not reproduce {', '.join(wild)}, of which only the direction counts"
     return f"{word}: {text}{end}"

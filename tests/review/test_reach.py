@@ -11,10 +11,11 @@ import pytest
 
 from exporter.core.snapshot import Reading
 from exporter.review import fitting, recorded, render_text
+from exporter.review.attempt import Case, Effort
 from exporter.review.reach import REACH
 from exporter.review.telemetry import EngineId, Telemetry
 from exporter.review.variants import Variant
-from exporter.review.whatif import Case, Effort, Prediction, whatif
+from exporter.review.whatif import Prediction, whatif
 from tests.review.conftest import RECORDINGS
 from tests.review.test_whatif import GIB, public, told
 from tests.review.test_whatif import case as chosen_case

@@ -1,6 +1,7 @@
 """What-if against reality: a knob's effect predicted from one recording, seen in another."""
 
 import csv
+import re
 from array import array
 from dataclasses import replace
 from functools import cache
@@ -10,16 +11,18 @@ import pytest
 
 from exporter.core.sample import Histogram
 from exporter.review import fitting, recorded, render_text
+from exporter.review.attempt import Case, Effort
 from exporter.review.grid import Grid
-from exporter.review.situation import SituationError, situation
+from exporter.review.situation import METRICS, SituationError, situation
 from exporter.review.telemetry import EngineId, EngineSeries, Telemetry, WindowedHistogram
 from exporter.review.trial import Gateway, run
 from exporter.review.variants import Variant
-from exporter.review.whatif import Case, Effort, Row, WhatIf, whatif
+from exporter.review.whatif import Row, WhatIf, trust, whatif
 from exporter.simulator.settings import ServerSettings
 from exporter.simulator.steptime import StepTime
 from exporter.simulator.workload import Lengths, Load
 from tests.review.conftest import RECORDINGS
+from tests.review.test_command import ran
 
 TINY = {"max_model_len": "2048"}
 QUICK = Effort(seeds=2, seconds=200.0)
@@ -215,12 +218,74 @@ def test_long_prompts_apart_shorten_the_tail_where_there_is_room() -> None:
     assert apart.tpot_p99 < mixed.tpot_p99
 
 
+def untold(name: str, *settings: str, **more: str) -> WhatIf:
+    """A what-if of which only the named settings of the server are told."""
+    path = RECORDINGS / name / "metrics.jsonl.gz"
+    known = {key: told(name)[key] for key in settings} | more
+    telemetry = recorded.telemetry(path, known)
+    return whatif(fitting.case(telemetry, telemetry.engines, known, "worst", None, path), (), QUICK)
+
+
 def test_what_is_assumed_is_said() -> None:
-    path = RECORDINGS / "overcommit_thrash/metrics.jsonl.gz"
-    telemetry = recorded.telemetry(path)
-    found = fitting.case(telemetry, telemetry.engines, {}, "worst", None, path)
-    assert any(text.startswith("max_num_seqs=") for text in found.assumed)
-    assert any(text.startswith("max_num_batched_tokens=") for text in found.assumed)
+    said = ", ".join(untold("overcommit_thrash").assumed)
+    for text in (
+        "max_num_seqs=10 (the most that ever ran)",
+        "max_model_len=8064 (as much as the cache holds)",
+        "watermark=0",
+        "scheduler_reserve_full_isl=true (nobody told; false fits alike)",
+        "max_num_batched_tokens=2048 (nobody told; ",
+    ):
+        assert text in said
+
+
+@pytest.mark.parametrize(
+    ("name", "told_by_the_fit"),
+    [("spiral_chunked", "false (told by the fit: true misses"), ("same_load_reserved", "true (told by the fit: false")],
+)
+def test_a_setting_that_nobody_told_is_taken_as_it_fits(name: str, told_by_the_fit: str) -> None:
+    """The two servers differ in nothing else; taken for granted, the spiral's what-if once advised to turn it off."""
+    found = untold(name, "max_num_seqs", "max_num_batched_tokens")
+    assert f"scheduler_reserve_full_isl={told_by_the_fit}" in ", ".join(found.assumed)
+    assert found.settings.scheduler_reserve_full_isl is (name == "same_load_reserved")
+    assert found.misses["per_completion"] < 0.5
+
+
+def test_the_token_budget_too_is_taken_as_it_fits() -> None:
+    """It was 128. Of the budgets that are tried the smallest loops as the server did, the default does not."""
+    found = untold("spiral_chunked", "max_num_seqs")
+    assert found.settings.max_num_batched_tokens == 512
+    assert not found.settings.scheduler_reserve_full_isl
+
+
+def test_what_a_version_does_not_have_is_off() -> None:
+    found = untold("same_load_reserved", "max_num_seqs", "max_num_batched_tokens", version="0.18.1")
+    assert "scheduler_reserve_full_isl=false (vLLM 0.18.1 does not have it)" in found.assumed
+    assert not found.settings.scheduler_reserve_full_isl
+    assert not found.trust.startswith("good")
+
+
+def test_no_fit_is_called_good_that_misses_one_measure_by_half() -> None:
+    measures = dict.fromkeys(METRICS, 0.01)
+    assert trust(measures).startswith("good")
+    assert trust(measures | {"per_completion": 0.96}).startswith("fair: ")
+    assert trust(measures | {"per_completion": 0.96}).endswith("; it misses preemptions a request by 96%")
+    assert trust(measures | {"per_completion": 52.0}).startswith("fair: ")
+
+
+def test_the_documents_command_gives_the_documents_row(capsys: pytest.CaptureFixture[str]) -> None:
+    document = (Path(__file__).parents[2] / "docs/review.md").read_text()
+    command = next(line for line in document.splitlines() if line.startswith("vllm-vitals whatif --recording"))
+    code, out, err = ran(capsys, *command.split()[1:])
+    assert (code, err) == (0, "")
+    text = out.replace("\N{NO-BREAK SPACE}", " ")
+    predicted = re.search(
+        r"\| reserve the full input \| (\S+ ± \d+ %) preemptions a request instead of (\S+) ", document
+    )
+    assert predicted
+    row = next(line for line in text.splitlines() if line.startswith("| scheduler_reserve_full_isl | off → on |"))
+    now = next(line for line in text.splitlines() if line.startswith("| as it is |"))
+    assert f"| {predicted[1]} |" in row
+    assert float(now.split("|")[8].split("±")[0]) == pytest.approx(float(predicted[2]), abs=0.05)
 
 
 def test_too_little_data_is_an_error_that_says_so() -> None:

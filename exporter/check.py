@@ -6,7 +6,7 @@ judge's, shortened holds apart.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import BinaryIO
 
 from exporter import recording
@@ -81,9 +81,18 @@ def patient(target: Target, seconds: float) -> Target:
     return replace(target, timeout=max(target.timeout, min(10.0, seconds)))
 
 
-async def record(target: Target, file: BinaryIO, seconds: float) -> tuple[int, int, str]:
-    """Write scrapes to ``file``; how many were good, how many failed, and what the last failure said."""
-    clock, failed, last = Clock(), 0, ""
+@dataclass(slots=True)
+class Tally:
+    """Scrapes of a recording so far: how many were good, how many failed, and what the last failure said."""
+
+    good: int = 0
+    failed: int = 0
+    last: str = ""
+
+
+async def record(target: Target, file: BinaryIO, seconds: float, tally: Tally) -> None:
+    """Write scrapes to ``file``, and count them in ``tally``, which so outlives an interruption."""
+    clock = Clock()
     target = patient(target, seconds)
     end = clock.now() + seconds
     async with Fetcher(clock.now) as fetcher:
@@ -92,10 +101,12 @@ async def record(target: Target, file: BinaryIO, seconds: float) -> tuple[int, i
                 scrape = await fetcher.fetch(target)
                 writer.write(scrape)
                 if scrape.body is None:
-                    failed, last = failed + 1, f"{scrape.reason}: {scrape.detail}"
+                    tally.failed, tally.last = tally.failed + 1, f"{scrape.reason}: {scrape.detail}"
+                else:
+                    tally.good += 1
                 wait = max(0.0, scrape.at + target.interval - clock.now())
                 if clock.now() + wait > end:
-                    return writer.scrapes - failed, failed, last
+                    return
                 await asyncio.sleep(wait)
 
 

@@ -103,14 +103,32 @@ def build(name: str, document: dict[str, Any]) -> Config:
 
 
 def warnings(config: Config) -> list[str]:
-    """What is allowed and probably not meant: files that cannot be read now, and nothing to watch."""
-    notes = [] if config.targets or config.discovery else ["no targets: there is nothing to watch"]
+    """What is allowed and probably not meant: files that cannot be read or written now, and nothing to watch."""
+    notes = (
+        []
+        if config.targets or config.discovery
+        else ["no targets: there is nothing to watch but what the command line names"]
+    )
+    if config.flight is not None and not _writable(Path(config.flight.directory)):
+        notes.append(f"flight_recorder.directory: {config.flight.directory} cannot be written by this user now")
+    checkpoint, names = config.logs.checkpoint, {target.name for target in config.targets}
+    if checkpoint is not None and not _writable(checkpoint.parent):
+        notes.append(f"logs.checkpoint: {checkpoint} cannot be written by this user now")
+    for index, source in enumerate(config.logs.sources):
+        if source.target and source.target not in names and not config.discovery:
+            notes.append(f"logs.sources[{index}].target: no target is called {show(source.target)}")
     for target in config.targets:
         files = (target.credentials.bearer_token_file, target.credentials.password_file)
         for file in (*files, target.tls.ca_file, target.tls.cert_file, target.tls.key_file):
             if file and not os.access(file, os.R_OK):
                 notes.append(f"target {target.name}: {file} cannot be read by this user now")
     return notes
+
+
+def _writable(folder: Path) -> bool:
+    """Whether files can be made in a folder, or it can be made itself."""
+    nearest = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
+    return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
 
 
 def listen_address(name: str, text: str) -> tuple[str, int]:

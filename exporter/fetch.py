@@ -8,6 +8,7 @@ talk to another host than the one that the operator named.
 import asyncio
 import base64
 import errno
+import re
 import secrets
 import ssl
 from collections.abc import Callable, Mapping
@@ -18,12 +19,13 @@ from urllib.parse import urljoin, urlsplit
 
 import aiohttp
 import orjson
+from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
 from exporter import __version__, reasons
 from exporter.canary import CanaryError
 from exporter.core.snapshot import Scrape
-from exporter.target import Target, Tls, shown
+from exporter.target import Target, Tls, joined, shown
 
 MAX_SECRET_BYTES = 64 * 1024
 CANARY_ID = "vllm-vitals-canary-"  # how the request ids begin by which the server's log knows canaries
@@ -277,20 +279,31 @@ def _classify(error: Exception, started: bool) -> FetchError:
     if isinstance(error, aiohttp.ClientSSLError | ssl.SSLError):
         return FetchError("tls", text)
     if isinstance(error, aiohttp.ClientPayloadError) or (started and isinstance(error, OSError | aiohttp.ClientError)):
-        return FetchError("truncated", f"the body ended early: {text}")
+        return FetchError("truncated", f"the body ended early: {_cut_short(error)}")
     if isinstance(error, aiohttp.ClientConnectorError):
         cause = error.os_error
         if cause.errno == errno.ECONNREFUSED:
-            where = f"{error.host}:{error.port} refuses connections"
+            where = f"{joined(error.host, error.port)} refuses connections"
             return FetchError("refused", f"{where}; vLLM opens its port only once the model is loaded")
         return FetchError(_BY_ERRNO.get(cause.errno or 0) or reasons.of_text(str(cause))[0], _words(cause))
     if isinstance(error, aiohttp.ServerDisconnectedError):
         return FetchError("protocol", "the server closed the connection without an answer")
     if isinstance(error, aiohttp.ClientResponseError):
-        return FetchError("protocol", f"not an HTTP answer: {error.message}")
+        # the parser's words, without its list of protocols and without its arrow below them
+        what = " ".join(error.message.split()).removesuffix(" ^").removeprefix("Bad status line: ")
+        what = what.replace("Expected HTTP/, RTSP/ or ICE/:", "it begins with")
+        return FetchError("protocol", f"not an HTTP answer: {what}")
     if isinstance(error, OSError):
         return FetchError(_BY_ERRNO.get(error.errno or 0, "protocol"), text)
     return FetchError("protocol", text)
+
+
+def _cut_short(error: Exception) -> str:
+    """What was missing of a body, from the error below the library's own, whose text is that error's dump."""
+    cause = error.__cause__
+    words = cause.message if isinstance(cause, HttpProcessingError) else _words(error)
+    came = re.search(r"received (\d+) of (\d+) bytes", words)
+    return f"{came[1]} of {came[2]} bytes came" if came else " ".join(words.split())
 
 
 def _words(error: BaseException) -> str:

@@ -16,6 +16,8 @@ from typing import Any, cast
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from exporter.target import joined
+
 _UNREADABLE = (HttpProcessingError, web.RequestPayloadError, ConnectionError)  # no fault of ours
 REPEAT_S = 60.0  # more of the same in the meantime is counted, not told
 
@@ -80,11 +82,6 @@ async def listen(runner: Runner, host: str, port: int, option: str, tls: SSLCont
         why = " ".join(str(getattr(error, "strerror", None) or error).split())
         raise ListenError(f"cannot listen on {joined(host, port)}: {why}; {option} takes another address") from None
     return site
-
-
-def joined(host: str, port: int | None) -> str:
-    """Host and port as they stand in an address: IPv6 in brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class _Connection(web.RequestHandler):

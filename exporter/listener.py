@@ -10,8 +10,9 @@ from typing import Self
 
 from aiohttp import web
 
-from exporter.httpd import Mishap, Runner, joined, listen
+from exporter.httpd import Mishap, Runner, listen
 from exporter.log import Logger
+from exporter.target import joined
 
 
 class Listener:

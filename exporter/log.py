@@ -4,6 +4,7 @@ Invariant: no event holds a secret, a body or a traceback; everything in it come
 """
 
 import logging
+import os
 import sys
 from typing import TextIO
 
@@ -19,7 +20,7 @@ def configure(level: str = "info", stream: TextIO | None = None) -> None:
     out = stream or sys.stderr
     pretty = out.isatty()
     renderer = (
-        structlog.dev.ConsoleRenderer(repr_native_str=True)
+        structlog.dev.ConsoleRenderer(colors=not os.environ.get("NO_COLOR"), repr_native_str=True)
         if pretty
         else structlog.processors.JSONRenderer(sort_keys=False)
     )

@@ -45,6 +45,9 @@ class LogWatch:
         self._config, self._reader, self._task, self._push, self._seen = config, None, None, None, None
         if config.sources:
             self._stop = asyncio.Event()
+            if config.checkpoint is not None:
+                with contextlib.suppress(OSError):  # the reader says it, each time that it cannot write
+                    config.checkpoint.parent.mkdir(parents=True, exist_ok=True)
             self._reader = LogReader(config, self._log)
             self._push = next(iter(self._reader.push_routes()), None)
             self._task = asyncio.create_task(self._reader.run(self._stop), name="logs")

@@ -105,6 +105,11 @@ def parse_address(text: str) -> Address:
     )
 
 
+def joined(host: str, port: int | None) -> str:
+    """Host and port as they stand in an address: IPv6 in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def shown(url: str) -> str:
     """A URL that may be shown: scheme, host, port and path, without user, query or control characters."""
     try:

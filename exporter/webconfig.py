@@ -100,15 +100,29 @@ def _context(path: Path, tls: _Tls) -> ssl.SSLContext:
         # a password prompt would hang the daemon: an encrypted key is an error
         context.load_cert_chain(here / tls.cert_file, here / tls.key_file, password="")
     except (OSError, ValueError) as error:
-        files = f"{tls.cert_file} and {tls.key_file}"
-        raise WebConfigError(f"{path}: tls_server_config: cannot use {files}: {_words(error)}") from None
+        why = _no_pem(here, "cert_file", tls.cert_file, "CERTIFICATE") or _no_pem(
+            here, "key_file", tls.key_file, "PRIVATE KEY"
+        )
+        files = f": cannot use {tls.cert_file} and {tls.key_file}: {_words(error)}"
+        raise WebConfigError(f"{path}: tls_server_config{why or files}") from None
     try:
         if tls.client_ca_file:
             context.load_verify_locations(here / tls.client_ca_file)
     except (OSError, ValueError) as error:
-        where = f"{path}: tls_server_config.client_ca_file"
-        raise WebConfigError(f"{where}: cannot use {tls.client_ca_file}: {_words(error)}") from None
+        why = _no_pem(here, "client_ca_file", tls.client_ca_file, "CERTIFICATE")
+        file = f".client_ca_file: cannot use {tls.client_ca_file}: {_words(error)}"
+        raise WebConfigError(f"{path}: tls_server_config{why or file}") from None
     return context
+
+
+def _no_pem(here: Path, key: str, file: str, what: str) -> str:
+    """Why a file holds no such PEM block; empty where it does, and the trouble lies elsewhere."""
+    try:
+        with (here / file).open("rb") as handle:
+            content = handle.read(MAX_BYTES)
+    except OSError as error:
+        return f".{key}: cannot use {file}: {error.strerror}"
+    return "" if f"{what}-----".encode() in content else f".{key}: {file} holds no {what.lower()} in PEM format"
 
 
 def _words(error: Exception) -> str:

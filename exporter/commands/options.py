@@ -35,6 +35,13 @@ class _Duration(click.ParamType[float]):
 DURATION = _Duration()
 
 
+def duration_text(context: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """A duration as it was typed, for the config to read; refused here, where the option has its name."""
+    if value is not None:
+        DURATION.convert(value, param, context)
+    return value
+
+
 class _Shard(click.ParamType[Shard]):
     """``2/5``: the second of five."""
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import click
 
 from exporter import log, webconfig
-from exporter.commands.options import FILE, SHARD, configured
+from exporter.commands.options import FILE, SHARD, configured, duration_text
+from exporter.config import Config, ConfigError
 from exporter.daemon import Daemon
 from exporter.shards import Shard
 from exporter.webconfig import WebConfig
@@ -16,7 +17,7 @@ from exporter.webconfig import WebConfig
 @click.argument("urls", nargs=-1, metavar="[URL]...")
 @click.option("--config", "file", type=FILE, help="YAML config file; URLs are added to its targets.")
 @click.option("--listen", help='Where to serve, such as "127.0.0.1:9840".')
-@click.option("--interval", help='How often to scrape, such as "5s".')
+@click.option("--interval", callback=duration_text, help='How often to scrape, such as "5s".')
 @click.option("--histograms", type=click.Choice(["all", "latency", "none"]), help="Which histograms to pass through.")
 @click.option("--shard", type=SHARD, default="1/1", help='Watch only a share of the targets, such as "2/5".')
 @click.option("--web.config.file", "web_file", type=FILE, help="TLS and basic auth, in Prometheus' format.")
@@ -42,7 +43,14 @@ def run(
     log.configure(log_level)
     overrides = {"listen": listen, "interval": interval, "histograms": histograms}
 
+    def load() -> Config:
+        config = configured(file, urls, overrides)
+        if not (config.targets or config.discovery or config.logs.sources):
+            why = "no targets, discovery or logs.sources, and no URL on the command line: there is nothing to watch"
+            raise ConfigError(f"{file}: {why}")
+        return config
+
     def load_web() -> WebConfig:
         return WebConfig() if web_file is None else webconfig.load(web_file)
 
-    asyncio.run(Daemon(lambda: configured(file, urls, overrides), shard=shard, load_web=load_web).run())
+    asyncio.run(Daemon(load, shard=shard, load_web=load_web).run())

@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import math
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -17,9 +19,23 @@ from exporter.simulator.play import play
 from exporter.simulator.scenario import Scenario
 from exporter.simulator.scenarios import SCENARIOS, scenario
 from exporter.simulator.server import SimulatedServer
+from exporter.target import joined
 
 _MAX_SPEED = 1000.0
-_SPEED = click.FloatRange(min=0.1, max=_MAX_SPEED)
+
+
+class _Number(click.FloatRange):
+    """A number in a range; "nan" lies in every range, and is none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number, or a usage error."""
+        number = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value} is not a number", param, ctx)
+        return float(number)
+
+
+_SPEED = _Number(min=0.1, max=_MAX_SPEED)
 _NAMES = click.Choice([each.name for each in SCENARIOS])
 
 
@@ -30,7 +46,7 @@ _NAMES = click.Choice([each.name for each in SCENARIOS])
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
 @click.option("--speed", type=_SPEED, default=1.0, show_default=True, help="Simulated seconds per second.")
-@click.option("--skip", type=click.FloatRange(min=0.0, max=86_400.0), default=0.0, show_default=True,
+@click.option("--skip", type=_Number(min=0.0, max=86_400.0), default=0.0, show_default=True,
               help="Begin so many seconds into the scenario.")  # fmt: skip
 @click.option("--dialect", type=click.Choice([each.value for each in Dialect]), default="0.32", show_default=True,
               help="Whose metric names to speak.")  # fmt: skip
@@ -40,7 +56,7 @@ _NAMES = click.Choice([each.name for each in SCENARIOS])
 @click.option("--quiet", is_flag=True, help="No log lines.")
 @click.option("--record", "target", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.jsonl.gz",
               help="Write the scenario as a recording, as fast as it can be simulated; serve nothing.")  # fmt: skip
-@click.option("--interval", type=click.FloatRange(min=0.1), default=5.0, show_default=True,
+@click.option("--interval", type=_Number(min=0.1, max=300.0), default=5.0, show_default=True,
               help="Seconds between the scrapes of a recording.")  # fmt: skip
 def simulate(
     name: str, listing: bool, host: str, port: int, speed: float, skip: float, dialect: str, seed: int, repeat: bool,
@@ -76,10 +92,13 @@ def demo(name: str, speed: float, seed: int, listen: str) -> None:
 
 def _record(chosen: Scenario, target: Path, seed: int, interval: float, dialect: Dialect) -> None:
     scrapes = play(chosen, seed, interval, dialect)  # refuses before the file is touched
-    with target.open("wb") as file, recording.Writer(file) as writer:
-        for scrape in scrapes:
-            writer.write(scrape)
-        written = writer.scrapes
+    try:
+        with target.open("wb") as file, recording.Writer(file) as writer:
+            for scrape in scrapes:
+                writer.write(scrape)
+            written = writer.scrapes
+    except OSError as error:
+        raise click.ClickException(f"{target}: {error.strerror or error}") from None
     _say(f"{target}: {written} scrapes of {chosen.name!r}; see them with `vllm-vitals check --replay {target}`")
 
 
@@ -89,7 +108,7 @@ async def _serve(server: SimulatedServer, host: str, port: int) -> str:
     for each in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(each, stop.set)
     async with server.serve(host, port) as (at, number):
-        _say(f"simulated vLLM ({server.world.scenario.name}) on http://{at}:{number}")
+        _say(f"simulated vLLM ({server.world.scenario.name}) on http://{joined(at, number)}")
         await stop.wait()
     return "stopped"
 

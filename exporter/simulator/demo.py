@@ -24,6 +24,7 @@ from exporter.daemon import Daemon
 from exporter.log import get_logger
 from exporter.simulator.scenario import Scenario
 from exporter.simulator.server import SimulatedServer
+from exporter.target import joined
 
 _SCRAPE_EVERY_S = 5.0  # simulated
 _SHORTEST_MS = 100  # real
@@ -87,7 +88,7 @@ async def _with_daemon(daemon: Daemon, tell: Callable[[str], Coroutine[None, Non
     telling: list[asyncio.Task[None]] = []
 
     def ready(host: str, port: int) -> None:
-        task = asyncio.create_task(tell(f"http://{host}:{port}/"))
+        task = asyncio.create_task(tell(f"http://{joined(host, port)}/"))
         task.add_done_callback(lambda done: None if done.cancelled() or not done.exception() else daemon.stop())
         telling.append(task)
 

@@ -13,12 +13,13 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from exporter.httpd import Runner, joined, listen
+from exporter.httpd import Runner, listen
 from exporter.simulator.families import Dialect
 from exporter.simulator.logs import STATS_INTERVAL_S, VERSION, LogWriter
 from exporter.simulator.request import Request
 from exporter.simulator.scenario import Scenario
 from exporter.simulator.world import Happening, World
+from exporter.target import joined
 
 _VERSIONS = {Dialect.V0: "0.6.6", Dialect.V0_11: "0.11.0", Dialect.V0_32: VERSION}
 # How often simulated time is brought up to date when nobody asks, in real seconds.

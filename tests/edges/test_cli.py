@@ -2,19 +2,22 @@
 
 import asyncio
 import gzip
+import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from exporter import check, cli, recording, verdict
+from exporter import check, cli, log, recording, verdict
 from exporter.core.snapshot import EngineKey, EngineSnapshot, State, TargetSnapshot
 from exporter.core.thresholds import Thresholds
 from exporter.target import Target
@@ -75,7 +78,12 @@ MISTAKES: list[tuple[list[str], int, str]] = [
     (["run", "a", "a"], 2, 'are both called "a:8000"'),
     (["run", "a", "--listen", "nonsense"], 2, "listen: expected host:port"),
     (["run", "--config", "nowhere.yaml"], 2, "nowhere.yaml: No such file or directory"),
+    (["run", "a", "--interval", "nan"], 2, "'--interval': expected a duration"),
+    (["run", "--config", "/dev/null"], 2, "/dev/null: no targets, discovery or logs.sources, and no URL"),
     (["record", "a"], 2, "Missing option '-o'"),
+    (["record", "a", "-o", "-"], 2, "-o: give a file name such as server.jsonl.gz"),
+    (["record", "a", "-o", "b", "--interval", "inf"], 2, "'--interval': expected a duration"),
+    (["record", "a", "-o", "/dev/full", "--force", "--for", "1s"], 2, "/dev/full: No space left on device"),
     (["config", "check", "nowhere.yaml"], 2, "nowhere.yaml: No such file or directory"),
     (["cheque"], 2, "No such command 'cheque'"),
     (["check", "--nonsense"], 3, "No such option"),
@@ -246,6 +254,85 @@ def test_what_is_recorded_replays(tmp_path: Path) -> None:
     again = program("record", "a", "-o", str(file))
     assert again.returncode == 2
     assert "exists: choose another name" in again.stderr
+
+
+def test_a_dead_server_leaves_no_recording_and_says_why_once(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "r.jsonl.gz"
+    code, out, err = called(capsys, "record", "127.0.0.1:1", "-o", str(file), "--for", "50ms", "--interval", "10ms")
+    assert (code, out) == (2, "")
+    assert "gave no metrics, so no recording is kept: refused" in err
+    assert err.count("refuses connections") == 1
+    assert not file.exists()
+
+
+def test_what_was_recorded_before_ctrl_c_is_whole_and_said(tmp_path: Path) -> None:
+    file, heard = tmp_path / "r.jsonl.gz", asyncio.Event()
+    replies = plays(iter(bodies()))
+
+    async def reply(request: bytes, writer: asyncio.StreamWriter) -> None:
+        if heard.is_set():  # the second: the first is in the file
+            recorder.send_signal(signal.SIGINT)
+            await asyncio.Event().wait()
+        heard.set()
+        await replies(request, writer)
+
+    async def run() -> tuple[bytes, bytes]:
+        nonlocal recorder
+        async with serving(reply) as url:
+            recorder = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "exporter", "record", url, "-o", str(file), "--interval", "50ms",
+                stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+            )  # fmt: skip
+            return await asyncio.wait_for(recorder.communicate(), 60)
+
+    recorder: asyncio.subprocess.Process
+    out, err = asyncio.run(run())
+    assert (recorder.returncode, err) == (130, b"")
+    assert b": 1 scrape of 127.0.0.1:" in out
+    assert out.endswith(b", 0 failed, interrupted\n")
+    assert [scrape.body for scrape in recording.read(file)] == [bodies()[0]]
+
+
+def test_config_check_finds_what_cannot_be_written_and_whom_no_log_belongs_to(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    file, inside = tmp_path / "c.yaml", tmp_path / "file" / "inside"
+    sources = "[{name: a, push: true, target: gone}, {name: b, push: true, target: there}]"
+    text = f"targets: [{{url: a, name: there}}]\nflight_recorder: {{directory: {inside}}}\n"
+    file.write_text(f"{text}logs: {{checkpoint: {inside / 'c.json'}, sources: {sources}}}\n")
+    code, _, err = called(capsys, "config", "check", str(file))
+    assert code == 0
+    assert err.splitlines() == [
+        f"{file}: note: flight_recorder.directory: {inside} cannot be written by this user now",
+        f"{file}: note: logs.checkpoint: {inside / 'c.json'} cannot be written by this user now",
+        f'{file}: note: logs.sources[0].target: no target is called "gone"',
+    ]
+    file.write_text(f"targets: [a]\nflight_recorder: {{directory: {tmp_path / 'new' / 'deeper'}}}\n")
+    assert called(capsys, "config", "check", str(file))[2] == ""
+
+
+class Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_that_wants_no_colour_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = {}
+    for wish in ("", "1"):
+        monkeypatch.setenv("NO_COLOR", wish)
+        log.configure("info", screen := Screen())
+        try:
+            log.get_logger().info("listening", url="http://x")
+        finally:
+            structlog.reset_defaults()
+        said[wish] = screen.getvalue()
+    assert "\x1b[" in said[""]
+    assert "\x1b[" not in said["1"]
+    assert "listening" in said["1"]
 
 
 def test_config_check_says_ok_or_every_problem(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

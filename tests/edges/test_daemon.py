@@ -279,6 +279,18 @@ def test_a_state_change_is_one_event_with_its_evidence() -> None:
     assert [event["event"] for event in events if event["event"] == "scrape_failed"] == ["scrape_failed"]
 
 
+def test_the_folder_of_the_checkpoint_is_made(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "new" / "deeper" / "c.json"
+    logs = {"sources": [{"name": "a", "push": True}], "checkpoint": str(checkpoint)}
+
+    async def run() -> None:
+        async with running(lambda: configured("http://127.0.0.1:1", logs=logs)):
+            pass
+
+    asyncio.run(run())
+    assert checkpoint.parent.is_dir()
+
+
 def test_a_port_that_is_taken_is_one_error() -> None:
     async def run() -> None:
         async with serving(says(b"")) as taken:
@@ -323,9 +335,11 @@ def test_signals_reload_and_end_the_program_with_json_lines_on_standard_error(tm
 
         try:
             await until("listening")
-            file.write_text("interval: 5\n")
-            process.send_signal(signal.SIGHUP)
-            await until("reload_failed")
+            for bad in ("interval: 5\n", ""):
+                file.write_text(bad)
+                process.send_signal(signal.SIGHUP)
+                await until("reload_failed")
+                events[-1]["event"] = "told"
             file.write_text('listen: "127.0.0.1:0"\ntargets: ["127.0.0.1:2"]\n')
             process.send_signal(signal.SIGHUP)
             await until("reloaded")
@@ -340,5 +354,6 @@ def test_signals_reload_and_end_the_program_with_json_lines_on_standard_error(tm
     code, events, took = asyncio.run(run())
     assert code == 0
     assert took < 10
-    failed = next(event for event in events if event["event"] == "reload_failed")
-    assert re.search(r"interval: expected a duration", failed["why"])
+    wrong, empty = [event["why"] for event in events if event["event"] == "told"]
+    assert re.search(r"interval: expected a duration", wrong)
+    assert f"{file}: no targets" in empty

@@ -97,9 +97,10 @@ SERVERS: list[tuple[str, bytes, str, str]] = [
     ("empty", http(b""), "empty", "empty"),
     ("another program", http(b"go_threads 7\n"), "no_vllm_metrics", "no vLLM engine metrics"),
     ("invalid UTF-8", http(b'vllm:num_requests_running{model_name="\xff"} 1\n'), "encoding", "not UTF-8"),
-    ("short body", http(b"vllm:num_requests_running 1\n", Content_Length="5000"), "truncated", "ended early"),
+    ("short body", http(b"vllm:num_requests_running 1\n", Content_Length="5000"), "truncated", "28 of 5000 bytes came"),
+    ("short chunk", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab", "truncated", "Not enough data"),
     ("cut text", http(bodies()[0][:20_001].rsplit(b" ", 1)[0]), "truncated", "stops inside"),
-    ("not HTTP", b"SSH-2.0-OpenSSH_9.2\r\n\r\n", "protocol", "not an HTTP answer"),
+    ("not HTTP", b"SSH-2.0-OpenSSH_9.2\r\n\r\n", "protocol", "not an HTTP answer: it begins with b'SSH"),
     ("silence", b"", "protocol", "closed the connection without an answer"),
 ]
 
@@ -113,6 +114,7 @@ def test_each_bad_answer_has_its_reason_and_one_line(answer: bytes, reason: str,
     assert reason in SCRAPE_ERRORS
     assert says_so in detail
     assert "\n" not in detail
+    assert "Error:" not in detail
     assert "S3CRET" not in detail
 
 

@@ -16,6 +16,7 @@ from exporter.clock import Clock
 from exporter.httpd import Mishap, Runner
 from exporter.simulator.scenarios import scenario
 from exporter.simulator.server import SimulatedServer
+from exporter.target import joined
 from exporter.webconfig import WebConfig
 from tests.fleet.daemons import configured, running
 
@@ -169,4 +170,4 @@ def test_an_address_that_cannot_be_listened_on_is_named_with_the_mend() -> None:
             await runner.cleanup()
 
     asyncio.run(run())
-    assert httpd.joined("::1", 9840) == "[::1]:9840"
+    assert joined("::1", 9840) == "[::1]:9840"

@@ -158,7 +158,7 @@ def test_no_header_whatever_breaks_the_gate(header: str) -> None:
         ("basic_auth_users: {ann: $2b$31$" + "a" * 53 + "}", "cost 4 to 14"),
         ("basic_auth_users: [ann]", "basic_auth_users: "),
         ("tls_server_config: {cert_file: a.pem}", "tls_server_config.key_file: is needed"),
-        ("tls_server_config: {cert_file: a.pem, key_file: b.pem}", "cannot use a.pem and b.pem: No such file"),
+        ("tls_server_config: {cert_file: a.pem, key_file: b.pem}", "cert_file: cannot use a.pem: No such file"),
         (
             "tls_server_config: {cert_file: a, key_file: b, min_version: TLS10}",
             "min_version: expected 'TLS12' or 'TLS13'",
@@ -210,6 +210,24 @@ def files(folder: Path, authority: trustme.CA, more: str = "") -> Path:
     server.cert_chain_pems[0].write_to_path(str(folder / "cert.pem"))
     authority.cert_pem.write_to_path(str(folder / "ca.pem"))
     return write(folder, f"tls_server_config: {{cert_file: cert.pem, key_file: key.pem{more}}}\n")
+
+
+@pytest.mark.parametrize(
+    ("broken", "why"),
+    [
+        ("cert.pem", "tls_server_config.cert_file: cert.pem holds no certificate in PEM format"),
+        ("key.pem", "tls_server_config.key_file: key.pem holds no private key in PEM format"),
+        ("ca.pem", "tls_server_config.client_ca_file: ca.pem holds no certificate in PEM format"),
+    ],
+)
+def test_a_file_that_is_no_certificate_or_key_is_named(
+    tmp_path: Path, authority: trustme.CA, broken: str, why: str
+) -> None:
+    file = files(tmp_path, authority, ", client_ca_file: ca.pem, client_auth_type: RequireAndVerifyClientCert")
+    (tmp_path / broken).write_text("hello\n")
+    with pytest.raises(WebConfigError) as caught:
+        load(file)
+    assert str(caught.value) == f"{file}: {why}"
 
 
 def trusting(authority: trustme.CA) -> ssl.SSLContext:

@@ -46,6 +46,22 @@ def test_an_unknown_scenario_is_one_line_with_the_names(command):
     assert "'death_spiral'" in result.output
 
 
+@pytest.mark.parametrize(
+    "arguments", [["--skip", "nan"], ["--speed", "nan"], ["--interval", "nan"], ["--interval", "inf"]]
+)
+def test_what_is_no_number_is_a_usage_error_that_names_the_option(arguments):
+    result = CliRunner().invoke(simulate, [*arguments, "--port", "0", "--record", "/dev/null"])
+    assert result.exit_code == 2
+    assert f"Invalid value for '{arguments[0]}'" in result.output
+
+
+def test_a_full_disk_is_one_line_that_names_the_file(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["simulate", "--record", "/dev/full"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "vllm-vitals: /dev/full: No space left on device\n"
+
+
 def test_ranks_in_a_dialect_without_them_are_refused_before_anything_is_written(tmp_path, capsys):
     file = tmp_path / "kept.jsonl.gz"
     file.write_bytes(b"mine")

@@ -92,7 +92,7 @@ def review(
     labels = settings.identity_labels
     telemetry = collect(askers, end - span, end, labels, matchers, progress=progress)
     before = {} if no_before else _before(askers, end - span, span, labels, matchers, progress, telemetry)
-    days = int(parse_span(trend) // DAY)
+    days = int(parse_span(trend, least=0.0) // DAY)
     peaks, lost = daily.peaks(askers[0], end, days, labels, matchers) if days else ({}, [])
     telemetry.missing.extend(lost)
     warnings = sorted({text for asker in askers for text in asker.warnings})

@@ -4,7 +4,6 @@ Input: a command line. Output: a file, or a table on standard output. Exit codes
 3 not comparable. Invariant: what is compared or simulated is named with its settings, told and assumed.
 """
 
-import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,16 +12,26 @@ from typing import Any
 import click
 import orjson
 
+from exporter.commands.options import FILE
 from exporter.recording import target_name
 from exporter.review import baseline, fitting, recorded, render_json, render_text, words
 from exporter.review.collect import collect
 from exporter.review.compare import Comparison
 from exporter.review.compare import compare as compared
-from exporter.review.options import clear, parse_set, parse_span, parse_when, progress_line, source_options
-from exporter.review.promapi import Access, PromApi
+from exporter.review.options import (
+    Source,
+    clear,
+    parse_between,
+    parse_span,
+    parse_when,
+    progress_line,
+    source_options,
+)
+from exporter.review.promapi import PromApi
 from exporter.review.settings import ReviewSettings, load
 from exporter.review.situation import Focus
 from exporter.review.telemetry import Telemetry
+from exporter.review.told import KNOBS, SIMULATED, parse
 from exporter.review.whatif import whatif as tried
 from exporter.target import shown
 
@@ -30,29 +39,32 @@ _EXITS = {"keep": 0, "roll back": 1, "not comparable": 3}
 
 
 def _read(
-    access: Access | None,
-    recording: Path | None,
-    matchers: str,
+    source: Source,
     since: str,
     until: str,
     labels: list[str],
     told: Mapping[str, str],
     between: tuple[float, float] | None = None,
 ) -> tuple[Telemetry, str]:
-    """Telemetry from either source, and what to call it."""
-    if recording is not None:
-        return recorded.telemetry(recording, told, between), target_name(recording)
-    if between is not None:
-        raise click.UsageError("--between is for recordings; give --since and --until")
-    if access is None:
-        raise click.UsageError("give --prometheus URL or --recording FILE")
-    end = parse_when(until) if until else time.time()
-    askers = [PromApi(access) for _ in range(2)]
-    found = collect(askers, end - parse_span(since), end, labels, matchers, progress=progress_line())
-    clear()
+    """Telemetry from either source, and what to call it. What could not be read is said."""
+    if source.recording is not None:
+        found, name = recorded.telemetry(source.recording, told, between), target_name(source.recording)
+        source.choice.keep(found)
+    else:
+        found, name = _asked(source, since, until, labels)
     for gap in found.missing:
         click.echo(f"vllm-vitals: missing: {gap.what}: {gap.why}", err=True)
-    return found, shown(access.url)
+    return found, name
+
+
+def _asked(source: Source, since: str, until: str, labels: list[str]) -> tuple[Telemetry, str]:
+    if source.access is None:
+        raise click.UsageError("give --prometheus URL or --recording FILE")
+    end = parse_when(until) if until else time.time()
+    askers = [PromApi(source.access) for _ in range(2)]
+    found = collect(askers, end - parse_span(since), end, labels, source.choice.matchers, progress=progress_line())
+    clear()
+    return found, shown(source.access.url)
 
 
 def _one_model(telemetry: Telemetry) -> str:
@@ -62,9 +74,10 @@ def _one_model(telemetry: Telemetry) -> str:
     return models[0]
 
 
-def _told(settings: ReviewSettings, model: str, given: tuple[str, ...]) -> dict[str, str]:
+def _with_config(settings: ReviewSettings, model: str, given: Mapping[str, str]) -> dict[str, str]:
+    """What was told on the command line, over what the config file tells of the model."""
     own = settings.models.get(model)
-    return {**{k: f"{v:.15g}" for k, v in (own.settings if own else {}).items()}, **parse_set(given)}
+    return {**{k: f"{v:.15g}" for k, v in (own.settings if own else {}).items()}, **given}
 
 
 @click.command()
@@ -82,22 +95,41 @@ def _told(settings: ReviewSettings, model: str, given: tuple[str, ...]) -> dict[
 @click.option("--name", default="", metavar="TEXT", help="What to call it: baseline, seqs-24.")
 @click.option("--set", "given", multiple=True, metavar="NAME=VALUE", help="A server setting that no metric tells.")
 @click.option("--config", type=click.Path(path_type=Path), help="Config file with a section review:.")
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The file to write.")
+@click.option("-o", "--output", required=True, type=FILE, help="The file to write.")
+@click.option("--force", is_flag=True, help="Write over a file that exists.")
 def snapshot(
-    access: Access | None, recording: Path | None, matchers: str, since: str, until: str, repeats: int, between: str,
-    name: str, given: tuple[str, ...], config: Path | None, output: Path,
+    source: Source, since: str, until: str, repeats: int, between: str, name: str, given: tuple[str, ...],
+    config: Path | None, output: Path, force: bool,
 ) -> None:  # fmt: skip
     """Save a baseline: settings, version, workload shape and vital signs, with repeats."""
     settings = load(config) if config is not None else ReviewSettings()
-    told = parse_set(given)
-    labels = settings.identity_labels
-    telemetry, source = _read(access, recording, matchers, since, until, labels, told, _between(between))
+    told, part = parse(given, KNOBS), parse_between(between)
+    if part is not None and source.recording is None:
+        raise click.UsageError("--between is for recordings; give --since and --until")
+    if output.exists() and not force:
+        raise click.ClickException(_exists(output))
+    telemetry, where = _read(source, since, until, settings.identity_labels, told, part)
     model = _one_model(telemetry)
     taken = baseline.baseline(
-        telemetry, model, name or output.stem, source, time.time(), repeats, _told(settings, model, given)
+        telemetry, model, name or output.stem, where, time.time(), repeats, _with_config(settings, model, told)
     )
-    output.write_bytes(baseline.to_bytes(taken))
+    _write(output, baseline.to_bytes(taken), force)
     click.echo(f"wrote {output}: {_took(taken, repeats)}")
+
+
+def _exists(output: Path) -> str:
+    return f"{output} exists: choose another name, or say --force"
+
+
+def _write(output: Path, content: bytes, force: bool) -> None:
+    """A baseline is never written over unasked: what it was taken from may be gone."""
+    try:
+        with output.open("wb" if force else "xb") as file:
+            file.write(content)
+    except FileExistsError:
+        raise click.ClickException(_exists(output)) from None
+    except OSError as error:
+        raise click.ClickException(f"{output}: {error.strerror}") from None
 
 
 def _took(taken: baseline.Baseline, asked: int) -> str:
@@ -145,17 +177,18 @@ def _exit(found: Comparison) -> int:
 @click.option("--config", type=click.Path(path_type=Path), help="Config file with a section review:.")
 @click.option("--format", "kind", type=click.Choice(["md", "json"]), default="md", show_default=True)
 def whatif(
-    access: Access | None, recording: Path | None, matchers: str, since: str, until: str, focus: Focus, between: str,
-    given: tuple[str, ...], config: Path | None, kind: str,
+    source: Source, since: str, until: str, focus: Focus, between: str, given: tuple[str, ...], config: Path | None,
+    kind: str,
 ) -> None:  # fmt: skip
     """What a knob would do to this workload, by a simulated server fitted to it."""
     settings = load(config) if config is not None else ReviewSettings()
-    telemetry, _ = _read(access, recording, matchers, since, until, settings.identity_labels, parse_set(given))
+    told, stretch = parse(given, SIMULATED), parse_between(between)
+    telemetry, _ = _read(source, since, until, settings.identity_labels, told)
     model = _one_model(telemetry)
-    stretch = _between(between)
-    if stretch is not None and recording is not None:
+    if stretch is not None and source.recording is not None:
         stretch = telemetry.grid.start + stretch[0], telemetry.grid.start + stretch[1]
-    case = fitting.case(telemetry, telemetry.of(model), _told(settings, model, given), focus, stretch, recording)
+    known = _with_config(settings, model, told)
+    case = fitting.case(telemetry, telemetry.of(model), known, focus, stretch, source.recording)
     found = tried(case, progress=progress_line("simulating"))
     clear()
     document: dict[str, Any] = {"schema": render_json.SCHEMA, "model_name": model, **render_json.plain(found)}
@@ -163,12 +196,3 @@ def whatif(
         click.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
     else:
         click.echo(render_text.experiment(found), nl=False)
-
-
-def _between(text: str) -> tuple[float, float] | None:
-    if not text:
-        return None
-    parts = re.split(r"\s*,\s*", text)
-    if len(parts) != 2:
-        raise click.UsageError("--between: expected two times, FROM,TO")
-    return parse_when(parts[0]), parse_when(parts[1])

@@ -5,10 +5,12 @@ as assumed, with the value taken; what the stretch itself may tell is left open,
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from exporter.recording import RecordingError
 from exporter.review.attempt import Case
 from exporter.review.load import in_flight
 from exporter.review.situation import Focus, SituationError, intervals, situation
@@ -119,6 +121,12 @@ def _flag(told: Mapping[str, str], name: str) -> bool | None:
     return told[name].strip().lower() in _ON if name in told else None
 
 
+def _to_the_break(seen: Iterator[fit.Observation]) -> Iterator[fit.Observation]:
+    """What can be read of a recording; that it breaks off was said when its telemetry was read."""
+    with suppress(RecordingError):
+        yield from seen
+
+
 def case(
     telemetry: Telemetry,
     engines: Mapping[EngineId, EngineSeries],
@@ -134,7 +142,7 @@ def case(
     known_server = server(series, settings_of(telemetry, engine, told))
     here = situation(series, telemetry.grid, focus, between)
     if recording is not None:
-        observed = fit.intervals(fit.observations(recording, engine.engine))
+        observed = fit.intervals(_to_the_break(fit.observations(recording, engine.engine)))
     else:
         observed = intervals(series, telemetry.grid, known_server.settings.capacity_tokens)
     try:

@@ -22,6 +22,7 @@ from exporter.review.telemetry import (
     UNKNOWN,
     EngineId,
     EngineSeries,
+    Missing,
     Setting,
     Telemetry,
     WindowedHistogram,
@@ -57,17 +58,20 @@ def telemetry(
 ) -> Telemetry:
     """Read and judge a recording. ``settings`` are what no metric tells; ``between`` (s from its start) keeps a part.
 
-    Raises `RecordingError` or `NothingRecordedError`.
+    A recording that breaks off is read up to the break, which is then among what is missing. Raises `RecordingError` or
+    `NothingRecordedError`.
     """
     judge = TargetJudge(recording.target_name(path))
     judge.learn(settings or {})
     tracks: dict[EngineId, _Track] = {}
     known: list[Setting] = []
+    missing: list[Missing] = []
     began: float | None = None
+    last = 0.0
     try:
         for scrape in recording.read(path):
             poll = judge.observe(scrape)
-            began = scrape.at if began is None else began
+            began, last = scrape.at if began is None else began, scrape.at
             if between is not None and not between[0] <= scrape.at - began <= between[1]:
                 continue
             for engine in poll.engines:
@@ -77,17 +81,19 @@ def telemetry(
                     track.at.append(scrape.at)
                     track.polls.append(engine)
             known = known or [Setting(poll.target, *item, scrape.at) for item in poll.settings.items()]
-    except recording.RecordingError:
-        if not tracks:
+    except recording.RecordingError as error:
+        if began is None:
             raise
+        missing.append(Missing("the rest of the recording", last, last, str(error)))
     if not tracks:
-        raise NothingRecordedError(f"{path}: no vLLM engine in this recording")
+        part = f" between {between[0]:g} s and {between[1]:g} s" if between else ""
+        raise NothingRecordedError(f"{path}: no vLLM engine{part} in {last - (began or last):.0f} s of recording")
     grid, states = _grids(tracks)
     engines = {key: _engine(track, grid, states) for key, track in tracks.items()}
     for key in sorted(engines)[1:]:
         # One number a server, which every engine's sample repeats.
         engines[key].counters.pop(("rejected_requests_total", ""), None)
-    return Telemetry(grid, states, grid, engines, known)
+    return Telemetry(grid, states, grid, engines, known, missing=missing)
 
 
 def _grids(tracks: Mapping[EngineId, _Track]) -> tuple[Grid, Grid]:

@@ -7,6 +7,7 @@ what is measured here is what a simulation must reproduce; only lengths and arri
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from math import inf, isnan
 from statistics import median
 from typing import Literal
@@ -89,7 +90,10 @@ def _between(grid: Grid, between: tuple[float, float]) -> range:
     first = max(0, int((between[0] - grid.start) // grid.step))
     last = min(grid.windows, int(-((grid.start - between[1]) // grid.step)))
     if last <= first:
-        raise SituationError("the stretch asked for lies outside the data")
+        began = datetime.fromtimestamp(grid.start, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        raise SituationError(
+            f"the stretch asked for lies outside the data: {grid.windows * grid.step} s from {began} on"
+        )
     return range(first, last)
 
 

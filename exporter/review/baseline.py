@@ -8,6 +8,7 @@ never counted as time without work, and a file that this version cannot read is 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from math import inf
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -53,12 +54,22 @@ class _Model(BaseModel):
 
 
 class Measure(_Model):
-    """One vital: a value for each repeat (None where nothing was observed), and the whole stretch with its bounds."""
+    """One vital: a value for each repeat (None without an estimate), and the whole stretch with its bounds.
+
+    ``ranges`` are the bounds of each repeat, lower and upper (None: without end), where the vital has bounds at all.
+    """
 
     repeats: list[float | None]
     value: float | None
     lower: float | None = None
     upper: float | None = None
+    ranges: list[tuple[float, float | None] | None] = []
+
+    @property
+    def reading(self) -> Reading:
+        """The whole stretch, as everything else is shown."""
+        upper = inf if self.lower is not None and self.upper is None else self.upper
+        return Reading(self.value, self.lower, upper)
 
 
 class ByLength(_Model):
@@ -120,8 +131,7 @@ def baseline(
         source=source, model_name=model_name, engines=len(engines), version=version, settings=settings,
         workload=_workload(whole, grid),
         vitals={
-            key: _measure(reading, [_number(part[key]) for part in measured])
-            for key, reading in _vitals(whole).items()
+            key: _measure(reading, [part[key] for part in measured]) for key, reading in _vitals(whole).items()
         },
         by_length=[_length(each) for each in by_length(engines, grid.step)],
     )  # fmt: skip
@@ -147,16 +157,22 @@ def _when(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _measure(reading: Reading, repeats: list[float | None]) -> Measure:
-    upper = None if reading.upper is None or reading.upper > 1e12 else reading.upper
-    return Measure(repeats=repeats, value=_number(reading), lower=reading.lower, upper=upper)
+def _measure(reading: Reading, repeats: Sequence[Reading]) -> Measure:
+    """No estimate in the first and above the last bucket: there the bounds say all that is known."""
+    ranges = [_range(each) for each in repeats]
+    return Measure(
+        repeats=[each.value for each in repeats], value=reading.value, lower=reading.lower, upper=_end(reading),
+        ranges=ranges if any(ranges) else [],
+    )  # fmt: skip
 
 
-def _number(reading: Reading) -> float | None:
-    """The estimate; in the first bucket its edge, above the last one its edge, as the nearest that can be said."""
-    if reading.value is not None or reading.lower is None:
-        return reading.value
-    return reading.upper if reading.lower == 0 and reading.upper is not None else reading.lower
+def _range(reading: Reading) -> tuple[float, float | None] | None:
+    return None if reading.lower is None else (reading.lower, _end(reading))
+
+
+def _end(reading: Reading) -> float | None:
+    """The upper bound; JSON knows no infinity."""
+    return None if reading.upper is None or reading.upper == inf else reading.upper
 
 
 def _vitals(part: _Stretch) -> dict[str, Reading]:

@@ -2,22 +2,24 @@
 
 Input: two `Baseline`s. Output: a `Comparison` with a decision: keep, roll back, or not comparable. Invariant: a
 difference counts only beyond what repeats of the same setting show (Welch's t, 90 %), and only where the histogram's
-buckets can show it.
+buckets can show it. Where buckets only bound a vital, all repeats of one side must lie apart from all of the other.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import inf, sqrt
 from statistics import variance
 from typing import Literal
 
-from exporter.review.baseline import VITALS, Baseline, Measure
+from exporter.core.snapshot import Reading, absent
+from exporter.review.baseline import VITALS, Baseline, Better, Measure
 from exporter.review.trend import student
-from exporter.review.words import change, number
+from exporter.review.words import change, number, vital
 
 Decision = Literal["keep", "roll back", "not comparable"]
 Effect = Literal["better", "worse", "noise", "unknown"]
 SAME = 0.10  # workload figures further apart than this are not the same load
+APART = 3  # repeats on either side from which their lying apart says something
 SMALL = 0.02  # a proven change smaller than this moves nothing
 # Follow from other settings or from the machine: no knob that someone turned, unless nothing else changed.
 CONSEQUENCES = frozenset({
@@ -32,8 +34,8 @@ class Line:
 
     what: str
     unit: str
-    before: float | None
-    after: float | None
+    before: Reading
+    after: Reading
     relative: float | None
     noise: float | None
     effect: Effect
@@ -41,11 +43,11 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class LengthLine:
-    """One class of prompt lengths in both."""
+    """One class of prompt lengths in both: preemptions, TTFT p95, TPOT p95."""
 
     low: float
-    before: tuple[float, float | None, float | None]
-    after: tuple[float, float | None, float | None]
+    before: tuple[float, Reading, Reading]
+    after: tuple[float, Reading, Reading]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,21 +130,55 @@ def _warnings(before: Baseline, after: Baseline, changed: Mapping[str, tuple[str
 
 def _line(name: str, old: Measure | None, new: Measure | None) -> Line:
     unit, better = VITALS[name]
-    before, after = (None if each is None else each.value for each in (old, new))
-    if old is None or new is None or before is None or after is None:
+    nothing = absent("not in the snapshot")
+    before, after = (nothing if each is None else each.reading for each in (old, new))
+    if old is None or new is None or not _observed(old) or not _observed(new):
         return Line(name, unit, before, after, None, None, "unknown")
-    relative = after / before - 1 if before else None
+    if before.value is None or after.value is None or not (_estimated(old) and _estimated(new)):
+        return Line(name, unit, before, after, None, None, _by_ranges(old, new, better))
+    relative = after.value / before.value - 1 if before.value else None
     noise = _noise(old, new)
-    gap = after - before
+    gap = after.value - before.value
     if noise is None:
         effect: Effect = "unknown"
     elif _one_bucket(old, new) or abs(gap) <= noise or (relative is not None and abs(relative) < SMALL):
         effect = "noise"
     else:
-        effect = "better" if (gap > 0) == (better == "higher") else "worse"
-    return Line(
-        name, unit, before, after, relative, None if noise is None or not before else noise / abs(before), effect
+        effect = _which(gap > 0, better)
+    share = None if noise is None or not before.value else noise / abs(before.value)
+    return Line(name, unit, before, after, relative, share, effect)
+
+
+def _which(more: bool, better: Better) -> Effect:
+    return "better" if more == (better == "higher") else "worse"
+
+
+def _observed(each: Measure) -> bool:
+    return each.value is not None or each.lower is not None
+
+
+def _estimated(each: Measure) -> bool:
+    """Whether every repeat in which something was observed has an estimate."""
+    return all(value is not None or bounds is None for value, bounds in zip(each.repeats, _bounds(each), strict=True))
+
+
+def _bounds(each: Measure) -> Sequence[tuple[float, float | None] | None]:
+    return each.ranges or [None] * len(each.repeats)
+
+
+def _by_ranges(old: Measure, new: Measure, better: Better) -> Effect:
+    """Three repeats on either side lie wholly apart by chance in one case of ten; fewer say nothing."""
+    sides = [[bounds for bounds in _bounds(each) if bounds is not None] for each in (old, new)]
+    if _one_bucket(old, new):
+        return "noise"
+    if any(len(side) < APART for side in sides):
+        return "unknown"
+    (least, most), (new_least, new_most) = (
+        (min(low for low, _ in side), max(inf if high is None else high for _, high in side)) for side in sides
     )
+    if new_least >= most or least >= new_most:
+        return _which(new_least >= most, better)
+    return "noise"
 
 
 def _one_bucket(old: Measure, new: Measure) -> bool:
@@ -168,8 +204,8 @@ def _lengths(before: Baseline, after: Baseline) -> tuple[LengthLine, ...]:
     return tuple(
         LengthLine(
             old.low,
-            (old.preemptions, old.ttft_p95.value, old.tpot_p95.value),
-            (new[old.low].preemptions, new[old.low].ttft_p95.value, new[old.low].tpot_p95.value),
+            (old.preemptions, old.ttft_p95.reading, old.tpot_p95.reading),
+            (new[old.low].preemptions, new[old.low].ttft_p95.reading, new[old.low].tpot_p95.reading),
         )
         for old in before.by_length
         if old.low in new
@@ -200,9 +236,17 @@ def _decide(lines: Sequence[Line], lengths: Sequence[LengthLine], refusals: Sequ
     return "keep", f"better: {_said(better)}; nothing worse beyond the noise"
 
 
-def _much_worse(before: float | None, after: float | None) -> bool:
-    return before is not None and after is not None and after > 1.25 * before
+def _much_worse(before: Reading, after: Reading) -> bool:
+    """Certainly: where buckets only bound them, the least after against the most before."""
+    most = before.value if before.value is not None else before.upper
+    least = after.value if after.value is not None else after.lower
+    return most is not None and least is not None and least > 1.25 * most
 
 
 def _said(lines: Sequence[Line]) -> str:
-    return ", ".join(f"{line.what} {change(line.relative)}" for line in lines)
+    return ", ".join(
+        f"{line.what} {change(line.relative)}"
+        if line.relative is not None
+        else f"{line.what} {vital(line.before, line.unit)} → {vital(line.after, line.unit)}"
+        for line in lines
+    )

@@ -68,6 +68,13 @@ def reading(value: Reading, how: str = "seconds") -> str:
     return NOT_KNOWN
 
 
+def vital(value: Reading, unit: str = "") -> str:
+    """An estimate alone, in its unit; where there is none the bounds."""
+    if value.value is None:
+        return reading(value, "seconds" if unit == "s" else "number")
+    return seconds(value.value) if unit == "s" else number(value.value, unit)
+
+
 def why(value: Reading, how: str = "seconds") -> str:
     """The same, with the reason where nothing is known."""
     text = reading(value, how)
@@ -118,7 +125,7 @@ def state(name: str) -> str:
 
 
 FILTERS = {
-    "number": number, "share": share, "change": change, "seconds": seconds, "reading": reading, "why": why,
-    "when": when,
+    "number": number, "share": share, "change": change, "seconds": seconds, "reading": reading, "vital": vital,
+    "why": why, "when": when,
     "day": day, "money": money, "state": state, "room": room, "gone": gone,
 }  # fmt: skip

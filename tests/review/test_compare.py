@@ -128,6 +128,62 @@ def test_quantiles_in_one_bucket_cannot_be_told_apart() -> None:
     assert line.effect == "noise"
 
 
+def bounded(*ranges: tuple[float, float | None]) -> Measure:
+    """A vital whose buckets give no estimate: repeats inside the first or above the last one."""
+    return Measure(
+        repeats=[None] * len(ranges), value=None, lower=ranges[0][0], upper=ranges[0][1], ranges=list(ranges)
+    )
+
+
+FIRST, LAST = (0.0, 0.01), (80.0, None)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "effect", "shown"),
+    [
+        (bounded(FIRST, FIRST, FIRST), bounded(FIRST, FIRST, FIRST), "noise", "up to 10 ms | up to 10 ms"),
+        (bounded(LAST, LAST, LAST), bounded(FIRST, FIRST, FIRST), "better", "above 80 s | up to 10 ms"),
+        (bounded(FIRST, FIRST, FIRST), bounded(LAST, LAST, LAST), "worse", "up to 10 ms | above 80 s"),
+        (bounded(FIRST, FIRST), bounded(LAST, LAST), "unknown", "up to 10 ms | above 80 s"),
+        (bounded(FIRST, LAST, FIRST), bounded(LAST, LAST, LAST), "noise", "up to 10 ms | above 80 s"),
+        (
+            bounded(LAST, LAST, LAST),
+            Measure(repeats=[2.0, 2.1, 2.2], value=2.1, lower=1.0, upper=2.5, ranges=[(1.0, 2.5)] * 3),
+            "better",
+            "above 80 s | 2.1 s",
+        ),
+        (bounded(FIRST), Measure(repeats=[], value=None), "unknown", "up to 10 ms | not known"),
+    ],
+)
+def test_where_buckets_give_no_estimate_the_bounds_are_shown_and_decide(
+    old: Measure, new: Measure, effect: str, shown: str
+) -> None:
+    before, after = made(), made(settings=LESS)
+    name = "time per output token, p50"
+    before.vitals[name], after.vitals[name] = old, new
+    found = compare(before, after)
+    line = next(line for line in found.lines if line.what == name)
+    assert (line.effect, line.relative) == (effect, None)
+    text = render_text.comparison(before, after, found).replace("\N{NO-BREAK SPACE}", " ")
+    assert f"| {name} | {shown} | not known | not known | {effect} |" in text
+
+
+def test_a_decision_by_bounds_names_them() -> None:
+    before, after = made(), made(settings=LESS)
+    before.vitals["time to first token, p50"] = bounded(LAST, LAST, LAST)
+    after.vitals["time to first token, p50"] = bounded(FIRST, FIRST, FIRST)
+    found = compare(before, after)
+    assert found.decision == "keep"
+    assert "time to first token, p50 above 80 s → up to 10 ms" in found.why.replace("\N{NO-BREAK SPACE}", " ")
+
+
+def test_the_first_bucket_of_a_recording_holds_no_estimate() -> None:
+    """Its TPOT p50 was once stored as 0.01, the bucket's edge."""
+    found = snapshot("truncation_mix", (0, 130), {}).vitals["time per output token, p50"]
+    assert (found.repeats, found.value, found.lower, found.upper) == ([None] * 3, None, 0.0, 0.01)
+    assert found.ranges == [(0.0, 0.01)] * 3
+
+
 def snapshot(name: str, between: tuple[float, float], settings: dict[str, str], repeats: int = 3) -> Baseline:
     telemetry = recorded.telemetry(RECORDINGS / name / "metrics.jsonl.gz", settings, between)
     return baseline.baseline(telemetry, "tiny", name, "test", 0.0, repeats, settings)

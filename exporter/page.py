@@ -4,15 +4,18 @@ Input: target snapshots and the time of reading. Output: plain rows of text, wor
 snapshot's own value or an age; an absent number is a dash and its reason stands under "not known".
 """
 
+import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from urllib.parse import urlencode
 
 from exporter import views
-from exporter.core.snapshot import Advice, EngineSnapshot, State, TargetSnapshot
+from exporter.core.snapshot import Advice, EngineKey, EngineSnapshot, State, TargetSnapshot
 
 MAX_CARDS = 60  # engines drawn at length; the rest are rows
 MAX_ROWS = 2_000
+FOLD_LETTERS = 8
 FEW = 8  # so many engines are all drawn at length
 
 HEADLINES = {
@@ -34,6 +37,19 @@ HEADLINES = {
 
 # Texts by model name, "" for any model (see `exporter.logwatch.LogWatch.truncation`).
 Logged = Callable[[TargetSnapshot], Mapping[str, Sequence[str]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the page's address asks for: one target or, where it is empty, all; and the folds that are open, by key."""
+
+    only: str = ""
+    unfolded: Collection[str] = ()
+
+    def address(self, unfolded: Collection[str]) -> str:
+        """The same page with these folds open, as a link on it: without a script, only its address can hold them."""
+        query = [("target", self.only)] * bool(self.only) + [("open", key) for key in sorted(unfolded)]
+        return f"?{urlencode(query)}" if query else "./"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +80,9 @@ class Row:
     restart: Sequence[Advice]
     vitals: Sequence[Vital]
     unknown: Sequence[str]
+    key: str
+    unfolded: bool
+    toggle: str
     server: str
     problem: str
 
@@ -79,11 +98,22 @@ class Page:
     cards: Sequence[Row]
     rows: Sequence[Row]
     left_out: int
+    only: str
+    refresh: str
 
 
-def build(snapshots: Iterable[TargetSnapshot], now: float, logged: Logged = lambda _: {}) -> Page:
-    """The page for these targets as of ``now`` (our own time). ``logged`` tells what logs say beside the metrics."""
-    targets = list(snapshots)
+def build(
+    snapshots: Iterable[TargetSnapshot],
+    now: float,
+    logged: Logged = lambda _: {},
+    asked: Asked = Asked(),
+    nothing: str = "no target has been tried yet",
+) -> Page:
+    """The page for these targets as of ``now`` (our own time). ``logged`` tells what logs say beside the metrics.
+
+    ``nothing`` is what it says where there is no engine to show.
+    """
+    targets = [target for target in snapshots if not asked.only or target.target == asked.only]
     engines = sorted(
         ((engine, target) for target in targets for engine in target.engines),
         key=lambda pair: _urgency(pair[0]),
@@ -93,15 +123,18 @@ def build(snapshots: Iterable[TargetSnapshot], now: float, logged: Logged = lamb
     troubled = sum(engine.state.severity != "ok" for engine, _ in engines)
     shown = min(len(engines) if len(engines) <= FEW else troubled, MAX_CARDS)
     loud, rest = engines[:shown], engines[shown:]
-    worst = words(first) if engines else "no target has been tried yet"
+    worst = words(first) if engines else nothing
+    cards = [_row(engine, target, now, logged(target), asked) for engine, target in loud]
     return Page(
         title=f"{worst} · vllm-vitals",
         worst=worst,
         counts=[(words(state), state.severity, counted[state]) for state in State if counted[state]],
         targets=len(targets),
-        cards=[_row(engine, target, now, logged(target)) for engine, target in loud],
-        rows=[_row(engine, target, now, {}) for engine, target in rest[:MAX_ROWS]],
+        cards=cards,
+        rows=[_row(engine, target, now, {}, asked) for engine, target in rest[:MAX_ROWS]],
         left_out=max(0, len(rest) - MAX_ROWS),
+        only=asked.only,
+        refresh=asked.address({row.key for row in cards if row.unfolded}),
     )
 
 
@@ -116,8 +149,16 @@ def words(state: State) -> str:
     return state.value.replace("_", " ")
 
 
-def _row(engine: EngineSnapshot, target: TargetSnapshot, now: float, logged: Mapping[str, Sequence[str]]) -> Row:
-    key = engine.key
+def fold(key: EngineKey) -> str:
+    """What an engine's fold is called in the page's address."""
+    name = "\0".join((key.target, key.model_name, key.engine))
+    return hashlib.sha256(name.encode(errors="replace")).hexdigest()[:FOLD_LETTERS]
+
+
+def _row(
+    engine: EngineSnapshot, target: TargetSnapshot, now: float, logged: Mapping[str, Sequence[str]], asked: Asked
+) -> Row:
+    key, ours = engine.key, fold(engine.key)
     server = " · ".join(part for part in (f"vLLM {target.version}" if target.version else "", target.dialect) if part)
     return Row(
         target=key.target,
@@ -137,6 +178,9 @@ def _row(engine: EngineSnapshot, target: TargetSnapshot, now: float, logged: Map
         restart=[item for item in engine.advice if item.when == "restart"],
         vitals=vitals(engine),
         unknown=engine.unknown,
+        key=ours,
+        unfolded=ours in asked.unfolded,
+        toggle=f"{asked.address({*asked.unfolded} ^ {ours})}#{ours}",
         server=server,
         problem="" if target.up else f"{target.reason}: {target.detail}",
     )
@@ -194,4 +238,4 @@ def _wait(engine: EngineSnapshot) -> str:
 
 
 def _capacity(tokens: float | None) -> str:
-    return "" if tokens is None else f"of {tokens:,.0f} tokens"
+    return "" if tokens is None else f"of {tokens:.0f} tokens"

@@ -125,12 +125,12 @@ def duration(seconds: float) -> str:
 
 
 def quantity(value: float | None, unit: str = "") -> str:
-    """A number with three significant figures and its unit; a dash where it is absent."""
+    """A number with three significant figures and its unit, its digits ungrouped as in evidence; a dash if absent."""
     if value is None or not isfinite(value):
         return "–"
     if unit == "ratio":
-        return f"{value * 100:.3g} %" if value < 10 else f"{value * 100:,.0f} %"
+        return f"{value * 100:.3g} %" if value < 10 else f"{value * 100:.0f} %"
     if unit == "s":
         return f"{value * 1000:.3g} ms" if abs(value) < 1 else f"{value:.3g} s"
-    text = f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
+    text = f"{value:.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
     return f"{text} {unit}".rstrip()

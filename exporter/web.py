@@ -81,10 +81,17 @@ class Site:
     async def _status(self, request: web.Request) -> web.StreamResponse:
         snapshots = [poller.snapshot for poller in self._fleet.pollers if poller.snapshot is not None]
         only = request.query.get("target", "")
-        shown = [snapshot for snapshot in snapshots if not only or snapshot.target == only]
-        drawn = page.build(shown, self._clock.now(), self._logs.truncation)
-        text = self._page.render(page=drawn, only=only, version=__version__)
-        return web.Response(text=text, content_type="text/html")
+        unfolded = [key for key in request.query.getall("open", []) if len(key) == page.FOLD_LETTERS]
+        lost = bool(only) and all(poller.target.name != only for poller in self._fleet.pollers)
+        drawn = page.build(
+            snapshots,
+            self._clock.now(),
+            self._logs.truncation,
+            page.Asked(only, frozenset(unfolded[: page.MAX_CARDS])),
+            f"no target is called {only}" if lost else "no target has been tried yet",
+        )
+        text = self._page.render(page=drawn, version=__version__)
+        return web.Response(status=404 if lost else 200, text=text, content_type="text/html")
 
     async def _engines(self, request: web.Request) -> web.StreamResponse:
         now, skew = self._clock.now(), self._clock.skew

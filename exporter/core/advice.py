@@ -79,7 +79,7 @@ def _evicting(case: Case) -> tuple[Advice, ...]:
             "max_num_seqs",
             "down",
             size,
-            "preemptions, completed requests/s, p95 latency",
+            "preemptions and TPOT p99 fall, useful tokens/s do not",
             "a longer queue; too low leaves the GPU idle",
         )
     return now, knob
@@ -106,9 +106,9 @@ def _down(case: Case) -> tuple[Advice, ...]:
             "now",
             "restart",
             "do",
-            "check the address; where it is right, look at the exit reason in the log before starting it again: "
-            "exit code 0 does not mean a clean end (vllm#48966)",
-            "target_up",
+            "only where the address is right, and after the exit reason in its log is read: exit code 0 does not mean "
+            "a clean end (vllm#48966)",
+            "a fresh sample, and another state than down",
             "model load takes minutes",
         ),
     )

@@ -176,6 +176,19 @@ def test_hostile_names_are_escaped_on_the_page() -> None:
     list(parse_text(text))
 
 
+def test_a_page_for_a_target_that_nobody_knows_says_so(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with running(lambda: configured("http://127.0.0.1:1")) as daemon:
+            await daemon.until(lambda: _ready(daemon))
+            assert (await daemon.get("/?target=127.0.0.1:1"))[0] == 200
+            status, text = await daemon.get("/?target=n%3Cb%3Eope&open=x&open=" + "y" * 8)
+            assert (status, "No target is called n&lt;b&gt;ope." in text) == (404, True)
+            assert "<b>ope" not in text
+            assert (await daemon.get("/?target=%ff"))[0] == 404
+
+    asyncio.run(run())
+
+
 def test_credentials_are_nowhere_to_be_seen(capsys: pytest.CaptureFixture[str]) -> None:
     async def run() -> str:
         async with serving(says(http(b"", "401 Unauthorized"))) as url:

@@ -1,31 +1,37 @@
 """The status page: what on-call reads at night, in a real browser too."""
 
 import asyncio
+import html
 import subprocess
 from pathlib import Path
 
 import jinja2
+import pytest
 
-from exporter import page, recording
+from exporter import page, recording, views
 from exporter.core.snapshot import EngineKey, EngineSnapshot, Reading, Scrape, State, TargetSnapshot
 from exporter.core.target import TargetJudge
 from tests.edges.servers import RECORDINGS, http, says, serving
 from tests.programs import find
 
+ALL = page.Asked()
 CRITICAL = (0xC4, 0x18, 0x2C)
 
 
-def drawn(snapshots: list[TargetSnapshot], now: float) -> str:
+def drawn(snapshots: list[TargetSnapshot], now: float, asked: page.Asked = ALL) -> str:
     templates = jinja2.Environment(
         loader=jinja2.PackageLoader("exporter"), autoescape=True, undefined=jinja2.StrictUndefined
     )
-    return templates.get_template("status.html").render(page=page.build(snapshots, now), only="", version="0")
+    return templates.get_template("status.html").render(page=page.build(snapshots, now, asked=asked), version="0")
+
+
+def judged(name: str, target: str, scrape: int = -1) -> TargetSnapshot:
+    judge = TargetJudge(target)
+    return [judge.observe(each) for each in recording.read(RECORDINGS / name / "metrics.jsonl.gz")][scrape]
 
 
 def spiral() -> TargetSnapshot:
-    judge = TargetJudge("chat-1")
-    snapshots = [judge.observe(s) for s in recording.read(RECORDINGS / "spiral_chunked" / "metrics.jsonl.gz")]
-    return snapshots[75]
+    return judged("spiral_chunked", "chat-1", 75)
 
 
 def fleet(states: list[State]) -> list[TargetSnapshot]:
@@ -95,11 +101,107 @@ def test_numbers_below_the_first_bucket_and_beyond_the_last_are_said_so() -> Non
         assert page._vital(engine, "x", "ttft_p99_seconds", "s").text == text
 
 
+def test_a_fold_is_open_in_the_page_s_address_so_that_the_refresh_keeps_it() -> None:
+    sick = spiral()
+    (engine,), other = sick.engines, TargetSnapshot("t", True, 1.0, 0.1, engines=(unknowing("t"),))
+    key, told = page.fold(engine.key), engine.unknown[0]
+    closed = drawn([sick, other], sick.at)
+    assert told not in closed
+    assert 'content="5; url=./"' in closed
+    assert f'href="?open={key}#{key}" aria-expanded="false"' in closed
+    opened = drawn([sick, other], sick.at, page.Asked(unfolded=(key, "gone1234")))
+    assert told in opened
+    assert "why not" not in opened
+    assert f'content="5; url=?open={key}"' in opened
+    assert 'aria-expanded="true">' in opened
+    both = page.build([sick, other], sick.at, asked=page.Asked("chat-1", (key,)))
+    assert (both.refresh, both.cards[0].toggle) == (f"?target=chat-1&open={key}", f"?target=chat-1#{key}")
+
+
+def unknowing(name: str) -> EngineSnapshot:
+    return EngineSnapshot(EngineKey(name, "m", "0"), State.STALLED, 1.0, 1.0, unknown=("why not",))
+
+
+def test_what_advice_says_to_watch_is_on_the_page_and_the_knob_is_what_the_text_begins_with() -> None:
+    judge = TargetJudge("gone")
+    for at in (10.0, 15.0, 20.0):
+        snapshot = judge.observe(Scrape(at, 0.1, None, "refused", "10.0.0.1:8000 refuses connections"))
+    text = drawn([snapshot], 25.0)
+    assert "target_up" not in text
+    assert "only where the address is right" in text[text.index('class="knob">restart') :]
+
+
+def test_numbers_look_alike_wherever_they_stand() -> None:
+    assert views.quantity(5336.2, "/s") == "5336 /s"
+    assert page._capacity(1048576.0) == "of 1048576 tokens"
+
+
 def test_an_empty_page_and_every_state_can_be_drawn() -> None:
     assert "No target has been tried yet" in drawn([], 1.0)
     text = drawn(fleet(list(State)), 130.0)
     for state in State:
         assert page.HEADLINES[state] in text or page.words(state) in text
+
+
+def test_a_browser_refreshes_the_page_with_its_open_fold(tmp_path: Path) -> None:
+    browser, sick = find("chromium", "google-chrome"), spiral()
+    key, seen = page.fold(sick.engines[0].key), list[str]()
+    again = asyncio.Event()
+
+    async def reply(request: bytes, writer: asyncio.StreamWriter) -> None:
+        path = request.split()[1].decode()
+        if path.startswith("/?"):
+            seen.append(path)
+            again.set() if len(seen) > 1 else None
+        asked = page.Asked(unfolded=[path.removeprefix("/?open=")])
+        writer.write(http(drawn([sick], sick.at, asked).encode(), Content_Type="text/html; charset=utf-8"))
+        await writer.drain()
+
+    async def run() -> None:
+        async with serving(reply) as url:
+            process = await asyncio.create_subprocess_exec(
+                browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/profile",
+                "--virtual-time-budget=20000", "--dump-dom", f"{url}/?open={key}#{key}",
+                stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
+            )  # fmt: skip
+            try:
+                await asyncio.wait_for(again.wait(), 120)
+            finally:
+                process.kill()
+                await process.wait()
+
+    asyncio.run(run())
+    assert set(seen) == {f"/?open={key}"}
+
+
+# a frame, because a browser's window is never as narrow as a phone
+MEASURE = """<iframe style="border: 0; height: 900px; width: {width}px" srcdoc="{page}"></iframe>
+<script>onload = () => {{
+  const all = what => [...frames[0].document.querySelectorAll(what)];
+  const rows = all("tbody tr").map(row => row.getBoundingClientRect().height);
+  const broken = all("th, td").filter(cell => cell.clientHeight > 80).length;
+  document.title = [frames[0].document.documentElement.scrollWidth, Math.max(...rows), broken].join(" ");
+}}</script>"""
+
+
+@pytest.mark.parametrize("width", [320, 390, 768, 1280])
+def test_the_table_can_be_read_at_every_width(tmp_path: Path, width: int) -> None:
+    browser = find("chromium", "google-chrome")
+    calm = [judged("truncation_mix", f"chat-frankfurt-{number}.internal.example:8000") for number in range(9)]
+    file = tmp_path / "page.html"
+    text = drawn(calm, calm[0].at).replace('http-equiv="refresh"', "")
+    file.write_text("<title></title>" + MEASURE.format(width=width, page=html.escape(text)))
+    done = subprocess.run(
+        [
+            browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/profile",
+            f"--window-size={width},900", "--dump-dom", file.as_uri(),
+        ],
+        check=True, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    wide, tallest, broken = map(float, done.stdout.partition("<title>")[2].partition("<")[0].split())
+    assert wide <= width
+    assert tallest < 160
+    assert broken == 0
 
 
 def test_a_real_browser_draws_it_with_its_colours(tmp_path: Path) -> None:

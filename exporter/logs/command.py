@@ -1,7 +1,8 @@
 """``vllm-vitals logs``: what the reader understands of a file, for setting up a mapping.
 
-Inputs: log files, gzip'd or not, or ``-`` for stdin. Output: a table or one JSON object. Exit 1 for a file that cannot
-be read or a mapping that is wrong. Invariant: memory does not grow with the files.
+Inputs: log files, gzip'd or not, or ``-`` for stdin. Output: a table or one JSON object. Exit 2 for a file that cannot
+be read to its end or a mapping that is wrong. Invariant: memory does not grow with the files, and what could be read
+of them counts, whatever comes after.
 """
 
 import contextlib
@@ -11,12 +12,14 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Iterator
+from io import BufferedIOBase
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import click
 import orjson
 
+from exporter import section
 from exporter.logs.config import MappingError, load_schemas
 from exporter.logs.decode import LineDecoder
 from exporter.logs.events import RESULTS, Decoded
@@ -25,7 +28,12 @@ from exporter.logs.judge import LogJudge, SourceInfo
 from exporter.logs.schema import Schema
 from exporter.logs.snapshot import LogSnapshot
 
-_CHUNK = 256 * 1024
+_CHUNK, _HEAD = 256 * 1024, 4096
+_NOT_UNDERSTOOD = frozenset({"text", "blank", "no_schema", "invalid", "malformed", "too_long"})
+_NO_RESPONSES = (
+    "no response in it, so cut at a cap: not known (vLLM logs them with --enable-log-requests --enable-log-outputs; "
+    "completions from 0.33 on)"
+)
 
 
 @click.command()
@@ -40,24 +48,45 @@ def logs(files: tuple[str, ...], as_json: bool, mappings: tuple[str, ...], confi
     Give a server's own log before its gateway's: which cap cut a response depends on the server's settings.
     """
     try:
-        schemas = load_schemas([Path(name) for name in mappings], None if config is None else Path(config))
-    except (OSError, MappingError) as error:
+        section_of = None if config is None else section.read(Path(config), "logs")
+        schemas = load_schemas([Path(name) for name in mappings], section_of)
+    except (OSError, MappingError, section.SectionError) as error:
         raise click.ClickException(_one_line(error)) from None
     judge = LogJudge({"file": SourceInfo()})
     strangers: list[str] = []
+    problems: list[str] = []
     for name in files:
-        for line, decoded in _read(name, schemas):
-            judge.observe("file", decoded, time.time())
-            if len(strangers) < show and decoded.result in ("no_schema", "invalid", "malformed"):
-                strangers.append(f"{name}: {decoded.result}: {line[:200].decode('utf-8', 'replace')}")
+        try:
+            for line, decoded in _read(name, schemas):
+                judge.observe("file", decoded, time.time())
+                if len(strangers) < show and decoded.result in ("no_schema", "invalid", "malformed"):
+                    strangers.append(f"{name}: {decoded.result}: {line[:200].decode('utf-8', 'replace')}")
+        except UnreadableError as error:
+            problems.append(str(error))
     report = summary(judge.snapshot(time.time()))
-    click.echo(orjson.dumps(report, option=orjson.OPT_INDENT_2).decode() if as_json else _table(report))
+    if report["lines"] or not problems:
+        click.echo(orjson.dumps(report, option=orjson.OPT_INDENT_2).decode() if as_json else _table(report))
     for text in strangers:
         click.echo(text, err=True)
+    for text in problems or _hint(report):
+        click.echo(f"vllm-vitals: {text}", err=True)
+    if problems:
+        click.get_current_context().exit(2)
+
+
+def _hint(report: dict[str, Any]) -> list[str]:
+    if any(result not in _NOT_UNDERSTOOD for result in report["results"]):
+        return []
+    return [
+        "no line was understood: --show 5 prints the first records among them, --schema FILE maps a log of your own"
+    ]
 
 
 def summary(snapshot: LogSnapshot) -> dict[str, Any]:
-    """The object that ``--json`` prints: all sources of a snapshot as one, every result in every line's count."""
+    """The object that ``--json`` prints: all sources of a snapshot as one, every result in every line's count.
+
+    ``truncated`` is None where no response was read: then nobody knows whether any was cut.
+    """
     results: Counter[str] = Counter()
     errors: Counter[str] = Counter()
     truncated: Counter[str] = Counter()
@@ -67,7 +96,7 @@ def summary(snapshot: LogSnapshot) -> dict[str, Any]:
         errors.update(by_kind)
     for view in snapshot.series:
         truncated.update({cap: count for cap, count in view.counts.truncated.items() if count})
-    servers = snapshot.servers.values()
+    servers, responses = snapshot.servers.values(), sum(view.counts.responses for view in snapshot.series)
     return {
         "lines": results.total(),
         "results": {result: results[result] for result in RESULTS if results[result]},
@@ -77,40 +106,55 @@ def summary(snapshot: LogSnapshot) -> dict[str, Any]:
             for server in servers
             for name, override in server.overrides.items()
         },
-        "responses": sum(view.counts.responses for view in snapshot.series),
-        "truncated": dict(truncated),
+        "responses": responses,
+        "truncated": dict(truncated) if responses else None,
         "errors": dict(errors),
         "stats_lines": sum(snapshot.stats_lines.values()),
     }
 
 
+class UnreadableError(Exception):
+    """A file, or the rest of it, cannot be read. One line."""
+
+
 def _read(name: str, schemas: list[Schema]) -> Iterator[tuple[bytes, Decoded]]:
-    framer, decoder = LineFramer(), LineDecoder(schemas)
+    """Every line and what became of it. Raises `UnreadableError` after the last whole line that could be read."""
+    framer, decoder, number, broken = LineFramer(), LineDecoder(schemas), 0, ""
     try:
         with _open(name) as stream:
-            while chunk := stream.read(_CHUNK):
+            # read1: what was unpacked before a break is handed over, not lost with the rest of its block
+            while chunk := stream.read1(_CHUNK):
+                if not number and b"\0" in chunk[:_HEAD]:
+                    raise UnreadableError(f"{name}: not text: it holds NUL bytes; give a log in UTF-8")
                 for line in framer.feed(chunk):
+                    number += 1
                     yield line if isinstance(line, bytes) else b"", decoder.decode(line, time.time())
     except (OSError, EOFError, zlib.error) as error:
-        said = _one_line(error)
-        raise click.ClickException(said if said.startswith(name) else f"{name}: {said}") from None
-    for line in framer.flush():
+        broken = _one_line(error)
+        if not number:
+            raise UnreadableError(broken if broken.startswith(name) else f"{name}: {broken}") from None
+    for line in [] if broken else framer.flush():  # a torn last line is no record
+        number += 1
         yield line if isinstance(line, bytes) else b"", decoder.decode(line, time.time())
     for decoded in decoder.drain(time.time()):
         yield b"", decoded
+    if broken:
+        raise UnreadableError(f"{name}: cut off or damaged after line {number} ({broken}); read up to there")
+    if not number:
+        raise UnreadableError(f"{'stdin' if name == '-' else name}: empty: there is nothing to read")
 
 
 @contextlib.contextmanager
-def _open(name: str) -> Iterator[IO[bytes]]:
+def _open(name: str) -> Iterator[BufferedIOBase]:
     if name == "-":
-        yield sys.stdin.buffer
+        yield sys.stdin.buffer  # type: ignore[misc]
         return
     with Path(name).open("rb") as stream:
         if stream.peek(2)[:2] != b"\x1f\x8b":
             yield stream
             return
-        with gzip.open(stream) as unpacked:
-            yield unpacked  # type: ignore[misc]
+        with gzip.GzipFile(fileobj=stream) as unpacked:
+            yield unpacked
 
 
 def _one_line(error: Exception) -> str:
@@ -126,7 +170,10 @@ def _table(report: dict[str, Any]) -> str:
     for name, override in report["overrides"].items():
         verdict = {True: "confirmed by the start-up log", False: "silently dropped", None: "not confirmed yet"}
         lines.append(f"  default {name} = {override['configured']}: {verdict[override['confirmed']]}")
-    lines.append(f"{report['responses']} responses, cut at a cap: {_pairs(report['truncated']) or 'none'}")
+    if report["truncated"] is None:
+        lines.append(_NO_RESPONSES)
+    else:
+        lines.append(f"{report['responses']} responses, cut at a cap: {_pairs(report['truncated']) or 'none'}")
     lines.append(f"engine errors: {_pairs(report['errors']) or 'none'}; stats lines: {report['stats_lines']}")
     return "\n".join(lines)
 

@@ -103,16 +103,10 @@ class LogsConfig(_Model):
         return everything if source.mapping == "auto" else [one for one in everything if one.name == source.mapping][:1]
 
 
-def load_schemas(files: list[Path], config: Path | None = None) -> list[Schema]:
-    """The mappings in ``files`` and in the logs section of ``config``, then the shipped ones.
-
-    Raises MappingError, OSError.
-    """
+def load_schemas(files: list[Path], config: LogsConfig | None = None) -> list[Schema]:
+    """The mappings in ``files`` and those of a config, then the shipped ones. Raises MappingError, OSError."""
     own = [_mapping(file, _yaml(file)) for file in files]
-    if config is not None:
-        logs = _yaml(config).get("logs")
-        entries = logs.get("mappings") if isinstance(logs, dict) else None
-        own += [_mapping(config, entry) for entry in (entries if isinstance(entries, list) else [])]
+    own += config.mappings if config is not None else []
     return [compile_schema(mapping) for mapping in own] + shipped()
 
 

@@ -6,6 +6,7 @@ Invariant: what can be said is said: a part that could not be read is named in t
 
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -14,14 +15,15 @@ from exporter.review import daily, fitting, render_html, render_json, render_tex
 from exporter.review.attempt import Effort
 from exporter.review.change import Measures, measures
 from exporter.review.charts import album
+from exporter.review.charts.style import Chart, ChartsMissingError
 from exporter.review.collect import Progress, collect
 from exporter.review.experiments import compare, snapshot, whatif
 from exporter.review.grid import DAY
-from exporter.review.options import clear, parse_span, parse_when, progress_line, prometheus_options
+from exporter.review.options import clear, parse_span, parse_when, progress_line, prometheus_options, review_section
 from exporter.review.promapi import Access, PromApi, PromError
 from exporter.review.queries import BEFORE
 from exporter.review.report import Review, build
-from exporter.review.settings import ReviewSettings, load
+from exporter.review.settings import ReviewSettings
 from exporter.review.situation import SituationError
 from exporter.review.telemetry import Missing, Telemetry
 from exporter.review.whatif import WhatIf
@@ -83,7 +85,9 @@ def review(
     wanted = _formats(formats)
     if output == "-" and len(wanted) != 1:
         raise click.UsageError("-o - prints one format: choose it with --format")
-    settings = load(config) if config is not None else ReviewSettings()
+    if output != "-":
+        _folder(output)
+    settings = review_section(config)
     now = time.time()
     end = parse_when(until) if until else now
     span = parse_span(since)
@@ -144,16 +148,27 @@ def _formats(text: str) -> list[str]:
     return wanted
 
 
+def _folder(output: str) -> Path:
+    """Where the files go. Asked before anything is read: a week of a fleet takes its time."""
+    folder = Path(output)
+    if folder.exists() and not folder.is_dir():
+        raise click.ClickException(f"{output} is not a directory: -o names the one that the report is written into")
+    return folder
+
+
 def _write(done: Review, telemetry: Telemetry, wanted: list[str], output: str) -> None:
     if output == "-":
         sys.stdout.buffer.write(_make(wanted[0], done, telemetry))
         return
-    folder = Path(output)
-    folder.mkdir(parents=True, exist_ok=True)
     name = f"capacity-review-{time.strftime('%Y-%m-%d', time.gmtime(done.end))}"
     for each in wanted:
-        path = folder / f"{name}.{each}"
-        path.write_bytes(_make(each, done, telemetry))
+        path = _folder(output) / f"{name}.{each}"
+        content = _make(each, done, telemetry)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        except OSError as error:
+            raise click.ClickException(f"{path}: {error.strerror}") from None
         click.echo(f"wrote {path}")
     for model in done.models:
         click.echo(f"{model.model_name}: {model.verdict}: {model.findings[0].text}")
@@ -166,5 +181,14 @@ def _write(done: Review, telemetry: Telemetry, wanted: list[str], output: str) -
 
 def _make(kind: str, done: Review, telemetry: Telemetry) -> bytes:
     if kind == "html":
-        return render_html.html(done, album.draw(telemetry, done)).encode()
+        return render_html.html(done, _charts(done, telemetry)).encode()
     return render_text.markdown(done).encode() if kind == "md" else render_json.render(done)
+
+
+def _charts(done: Review, telemetry: Telemetry) -> Mapping[str, tuple[Chart, ...]]:
+    """Every chart, or none where nothing can draw: the figures are in the report's tables as well."""
+    try:
+        return album.draw(telemetry, done)
+    except ChartsMissingError as error:
+        click.echo(f"vllm-vitals: {error}", err=True)
+        return {}

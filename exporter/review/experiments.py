@@ -25,10 +25,11 @@ from exporter.review.options import (
     parse_span,
     parse_when,
     progress_line,
+    review_section,
     source_options,
 )
 from exporter.review.promapi import PromApi
-from exporter.review.settings import ReviewSettings, load
+from exporter.review.settings import ReviewSettings
 from exporter.review.situation import Focus
 from exporter.review.telemetry import Telemetry
 from exporter.review.told import KNOBS, SIMULATED, parse
@@ -102,7 +103,7 @@ def snapshot(
     config: Path | None, output: Path, force: bool,
 ) -> None:  # fmt: skip
     """Save a baseline: settings, version, workload shape and vital signs, with repeats."""
-    settings = load(config) if config is not None else ReviewSettings()
+    settings = review_section(config)
     told, part = parse(given, KNOBS), parse_between(between)
     if part is not None and source.recording is None:
         raise click.UsageError("--between is for recordings; give --since and --until")
@@ -181,7 +182,7 @@ def whatif(
     kind: str,
 ) -> None:  # fmt: skip
     """What a knob would do to this workload, by a simulated server fitted to it."""
-    settings = load(config) if config is not None else ReviewSettings()
+    settings = review_section(config)
     told, stretch = parse(given, SIMULATED), parse_between(between)
     telemetry, _ = _read(source, since, until, settings.identity_labels, told)
     model = _one_model(telemetry)

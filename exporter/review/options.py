@@ -16,7 +16,9 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from exporter import section
 from exporter.review.promapi import Access, access
+from exporter.review.settings import ReviewSettings
 from exporter.review.telemetry import Telemetry
 
 _UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0, "s": 1.0}
@@ -104,6 +106,12 @@ def parse_between(text: str) -> tuple[float, float] | None:
     if first >= last:
         raise click.UsageError(f"--between: FROM must come before TO, got {text!r}")
     return first, last
+
+
+def review_section(config: Path | None) -> ReviewSettings:
+    """The config file's section ``review:``; the defaults where no file is given."""
+    found: ReviewSettings = ReviewSettings() if config is None else section.read(config, "review")
+    return found
 
 
 def prometheus_options(command: Callable[..., Any]) -> Callable[..., Any]:

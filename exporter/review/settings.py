@@ -6,14 +6,10 @@ default that could be mistaken for the user's own; what is not given is absent f
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
-
-from exporter import strict_yaml
-from exporter.explain import explain
 
 Indicator = Literal["ttft", "tpot", "inter_token", "e2e", "queue_time"]
 Positive = Annotated[float, Field(gt=0)]
@@ -99,21 +95,3 @@ class ReviewSettings(_Model):
     def slos_of(self, model_name: str) -> tuple[Slo, ...]:
         """The objectives that speak of the model."""
         return tuple(slo for slo in self.slos if slo.covers(model_name))
-
-
-class SettingsError(Exception):
-    """The config file's ``review:`` cannot be used. One line for each mistake, with the key's path."""
-
-
-def load(path: Path) -> ReviewSettings:
-    """The section ``review:`` of a config file; the defaults where it has none. Raises `SettingsError`."""
-    try:
-        document = strict_yaml.load(str(path), path.read_bytes())
-    except OSError as error:
-        raise SettingsError(f"{path}: {error.strerror}") from None
-    except strict_yaml.YamlError as error:
-        raise SettingsError(str(error)) from None
-    try:
-        return ReviewSettings.model_validate(document.get("review") or {})
-    except ValidationError as error:
-        raise SettingsError(explain(str(path), "review.", error, ReviewSettings)) from None

@@ -42,7 +42,7 @@ def test_json_has_exactly_the_promised_shape() -> None:
     assert found["lines"] == sum(found["results"].values()) == 2086
     assert found["settings"]["max_num_seqs"] == 16
     assert found["overrides"] == {"max_new_tokens": {"configured": 256, "confirmed": True}}
-    assert (found["responses"], found["truncated"], found["errors"], found["stats_lines"]) == (0, {}, {}, 26)
+    assert (found["responses"], found["truncated"], found["errors"], found["stats_lines"]) == (0, None, {}, 26)
 
 
 def test_a_gateway_log_is_judged_by_the_settings_of_the_server_log_before_it(tmp_path: Path) -> None:
@@ -58,6 +58,59 @@ def test_stdin_and_plain_files_and_a_last_line_without_newline(tmp_path: Path) -
     plain.write_bytes(gzip.decompress(MIX.read_bytes()).removesuffix(b"\n"))
     assert report(plain) == report(MIX)
     assert report("-", stdin=plain.read_bytes()) == report(MIX)
+
+
+def test_what_a_log_without_responses_cannot_tell_is_not_known(tmp_path: Path) -> None:
+    """The server cut two thirds of its answers at a cap; its log holds no response of that route."""
+    text = run(MIX).stdout
+    assert "no response in it, so cut at a cap: not known" in text
+    assert "none" not in text.partition("engine errors")[0]
+    gateway = tmp_path / "gw.jsonl"
+    gateway.write_text(response(choices=[{"finish_reason": "stop"}]))
+    assert "1 responses, cut at a cap: none" in run(gateway).stdout
+
+
+def test_a_file_that_breaks_off_is_read_up_to_the_break(tmp_path: Path) -> None:
+    cut = tmp_path / "cut.gz"
+    cut.write_bytes(MIX.read_bytes()[:5000])
+    result = run(cut, "--json")
+    assert result.exit_code == 2
+    assert json.loads(result.stdout)["lines"] == 54
+    assert json.loads(result.stdout)["results"].get("malformed", 0) == 0
+    said = f"vllm-vitals: {cut}: cut off or damaged after line 54 (Compressed file ended"
+    assert result.stderr.startswith(said)
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_one_file_that_cannot_be_read_costs_no_other_file(tmp_path: Path) -> None:
+    result = run(tmp_path / "missing.log", MIX, "--json")
+    assert result.exit_code == 2
+    assert json.loads(result.stdout)["lines"] == 2086
+    assert "missing.log: No such file" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "said", "code"),
+    [
+        (b"", "empty: there is nothing to read", 2),
+        (b"\x7fELF\x02\x01\x01\0\0\0\n" * 9, "not text: it holds NUL bytes", 2),
+        (b"once upon a time\n", "no line was understood", 0),
+        (b'{"answer": 42}\n', "no line was understood", 0),
+        (gzip.compress(b""), "empty: there is nothing to read", 2),
+        (
+            response().encode() * 99 + b"\0" * 512 + b"\n" + response().encode(),
+            "",
+            0,
+        ),  # what a power cut leaves in a log
+    ],
+)
+def test_what_is_no_log_is_told_so(tmp_path: Path, content: bytes, said: str, code: int) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(content)
+    result = run(file)
+    assert result.exit_code == code
+    assert said in result.stderr
+    assert bool(result.stderr) is bool(said)
 
 
 def test_a_table_for_people(tmp_path: Path) -> None:
@@ -92,18 +145,21 @@ def test_a_mapping_of_ones_own(tmp_path: Path, option: str) -> None:
 
 def test_errors_are_one_line_and_no_traceback(tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("name: x\n")
-    (tmp_path / "cut.gz").write_bytes(MIX.read_bytes()[:5000])
+    (tmp_path / "typo.yaml").write_text("log: {}\n")
+    (tmp_path / "cut.gz").write_bytes(MIX.read_bytes()[:50])
     (tmp_path / "junk.gz").write_bytes(b"\x1f\x8b\x08\x00junkjunkjunkjunk")
-    for arguments, said in (
-        ([tmp_path / "missing.log"], "No such file"),
-        ([tmp_path], "Is a directory"),
-        ([tmp_path / "cut.gz"], "end-of-stream"),
-        ([tmp_path / "junk.gz"], "junk.gz"),
-        ([MIX, "--schema", tmp_path / "bad.yaml"], "needs keys and fields"),
-        ([MIX, "--schema", tmp_path / "none.yaml"], "none.yaml"),
-        ([MIX, "--config", tmp_path / "none.yaml"], "none.yaml"),
+    for arguments, said, code in (
+        ([tmp_path / "missing.log"], "No such file", 2),
+        ([tmp_path], "Is a directory", 2),
+        ([tmp_path / "cut.gz"], "end-of-stream", 2),
+        ([tmp_path / "junk.gz"], "junk.gz", 2),
+        ([MIX, "--schema", tmp_path / "bad.yaml"], "needs keys and fields", 1),
+        ([MIX, "--schema", tmp_path / "none.yaml"], "none.yaml", 1),
+        ([MIX, "--config", tmp_path / "none.yaml"], "none.yaml", 1),
+        ([MIX, "--config", tmp_path / "typo.yaml"], "log: unknown key; did you mean logs?", 1),
     ):
         result = run(*arguments)
-        assert result.exit_code == 1
+        assert result.exit_code == code  # 2 for all of them from a shell
+        assert result.stdout == ""
         assert said in result.stderr
         assert len(result.stderr.strip().splitlines()) == 1

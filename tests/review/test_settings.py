@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from exporter.review.settings import ReviewSettings, SettingsError, load
+from exporter.review.options import review_section as load
+from exporter.review.settings import ReviewSettings
+from exporter.section import SectionError
 
 
 def written(tmp_path: Path, text: str) -> Path:
@@ -14,7 +16,8 @@ def written(tmp_path: Path, text: str) -> Path:
 
 
 def test_a_file_without_the_section_gives_defaults(tmp_path: Path) -> None:
-    assert load(written(tmp_path, "targets: []\n")) == ReviewSettings()
+    for text in ("", "targets: []\n", "review:\n", "targets: [this is not checked here]\n"):
+        assert load(written(tmp_path, text)) == ReviewSettings()
 
 
 def test_prices_and_objectives_by_model(tmp_path: Path) -> None:
@@ -47,13 +50,15 @@ review:
             "not a regular expression",
         ),
         ("review: {a: 1, a: 2}", "given twice"),
+        ("review: 5", r"config\.yaml: review: expected keys and values, got 5"),
+        ("reviews: {gpus: 2}", r"config\.yaml: reviews: unknown key; did you mean review\?"),
     ],
 )
 def test_mistakes_name_the_key(tmp_path: Path, text: str, match: str) -> None:
-    with pytest.raises(SettingsError, match=match):
+    with pytest.raises(SectionError, match=match):
         load(written(tmp_path, text))
 
 
 def test_a_missing_file_is_named() -> None:
-    with pytest.raises(SettingsError, match="/nowhere: No such file"):
+    with pytest.raises(SectionError, match="/nowhere: No such file"):
         load(Path("/nowhere"))

@@ -5,6 +5,7 @@ what may pass (429, 5xx, broken connections) is tried again. Invariant: an error
 without credentials, and says whether a smaller question might be answered.
 """
 
+import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -67,6 +68,8 @@ def access(
     parts = urlsplit(url if "://" in url else f"http://{url}")
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise PromError("expected an address such as http://prometheus:9090", fatal=True)
+    if ca_file:
+        _certificates(ca_file)
     base = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))
     return Access(
         base.removesuffix("/api/v1"),
@@ -84,6 +87,16 @@ def _secret(path: str) -> str:
         return Path(path).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise PromError(f"{path}: {getattr(error, 'strerror', None) or 'not text'}", fatal=True) from None
+
+
+def _certificates(path: str) -> None:
+    """Raises `PromError` where a file holds no certificates that TLS could trust."""
+    try:
+        ssl.create_default_context(cafile=path)
+    except ssl.SSLError:
+        raise PromError(f"{path}: holds no certificate in PEM form", fatal=True) from None
+    except OSError as error:
+        raise PromError(f"{path}: {error.strerror}", fatal=True) from None
 
 
 class PromApi:

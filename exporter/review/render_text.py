@@ -4,6 +4,7 @@ Input: a `Review`, a `Comparison` or a `WhatIf`. Output: text. Invariant: model 
 break the document's structure.
 """
 
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,7 @@ from exporter.review.compare import Comparison
 from exporter.review.report import Review
 from exporter.review.whatif import WhatIf
 
-_SPECIAL = str.maketrans({c: f"\\{c}" for c in "\\`*_{}[]<>#|"})
+_SPECIAL = re.compile(r"[\\`*{}\[\]<>#|]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 
 
 def markdown(review: Review) -> str:
@@ -45,5 +46,5 @@ def _render(template: str, **values: Any) -> str:
 
 
 def escape(text: object) -> str:
-    """Foreign text in one line, with Markdown's own signs made harmless."""
-    return " ".join(str(text).split()).translate(_SPECIAL)
+    """Foreign text in one line, with Markdown's own signs made harmless; within a word ``_`` is none of them."""
+    return _SPECIAL.sub(r"\\\g<0>", " ".join(str(text).split()))

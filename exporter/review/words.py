@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from math import inf, isfinite
 
 from exporter.core.snapshot import Reading
+from exporter.review.trend import Trend
 
 NOT_KNOWN = "not known"
 SPACE = "\u00a0"  # a number and its unit stay on one line
@@ -119,6 +120,19 @@ def gone(value: Reading) -> str:
     return why(value, "share")
 
 
+def reached(trend: Trend) -> str:
+    """When a trend meets its limit; where it has no date, why."""
+    if trend.slope is None:
+        return NOT_KNOWN
+    if trend.limit is None:
+        return "limit not known"
+    if trend.verdict != "grows":
+        return "no growth"
+    if trend.reached is None:
+        return "not within a year at this rate"
+    return f"{day(trend.reached)} (earliest {day(trend.earliest)}, latest {day(trend.latest)})"
+
+
 def state(name: str) -> str:
     """A state as words."""
     return name.replace("_", " ")
@@ -128,4 +142,5 @@ FILTERS = {
     "number": number, "share": share, "change": change, "seconds": seconds, "reading": reading, "vital": vital,
     "why": why, "when": when,
     "day": day, "money": money, "state": state, "room": room, "gone": gone,
+    "reached": reached,
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,22 @@ def test_review_writes_three_files(
     assert "What each would do" in names[".html"].read_text()
 
 
+def test_without_matplotlib_the_page_has_no_charts_and_all_figures(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, week_url: tuple[object, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    code, _, err = ran(
+        capsys, "review", "--prometheus", week_url[1], "--until", week.END, "--model", "code", "--no-before",
+        "--no-whatif", "--format", "html", "-o", tmp_path,
+    )  # fmt: skip
+    assert code == 0
+    assert err == "vllm-vitals: the HTML report has no charts: they need matplotlib, in the extra vllm-vitals[review]\n"
+    page = next(tmp_path.iterdir()).read_text()
+    assert "<figure>" not in page
+    assert "Without charts: they need matplotlib" in page
+    assert "Running on the busiest engine, daily peak" in page
+
+
 def test_review_prints_one_format(capsys: pytest.CaptureFixture[str], week_url: tuple[object, str]) -> None:
     code, out, _ = ran(
         capsys, "review", "--prometheus", week_url[1], "--until", week.END, "--since", "2d", "--model", "code",
@@ -57,6 +74,9 @@ def test_review_prints_one_format(capsys: pytest.CaptureFixture[str], week_url: 
         (["review", "--prometheus", "ftp://x"], "expected an address"),
         (["review", "--prometheus", "x", "--header", "nonsense"], "expected 'Name: value'"),
         (["review", "--prometheus", "x", "--bearer-token-file", "/nowhere"], "/nowhere: No such file"),
+        (["review", "--prometheus", "https://x", "--ca-file", "/nowhere"], "/nowhere: No such file"),
+        (["review", "--prometheus", "https://x", "--ca-file", __file__], "test_command.py: holds no certificate"),
+        (["review", "--prometheus", "x", "-o", __file__], "test_command.py is not a directory: -o names the one"),
         (["whatif"], "give either --prometheus URL or --recording FILE"),
         (["whatif", "--recording", "/nowhere.jsonl"], "/nowhere.jsonl: No such file"),
         (["snapshot", "--recording", "x", "-o", "y", "--set", "seqs"], "expected NAME=VALUE"),

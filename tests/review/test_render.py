@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from xml.etree import ElementTree
@@ -14,6 +15,7 @@ from exporter.review import findings, promises, render_html, render_json, render
 from exporter.review.charts import album
 from exporter.review.report import Review
 from exporter.review.telemetry import EngineId, Telemetry
+from exporter.review.trend import trend
 from tests.review.conftest import Week
 
 
@@ -198,3 +200,43 @@ def test_a_reading_always_shows_its_bounds(reading: Reading, shown: str) -> None
 )
 def test_shares(value: float | None, shown: str) -> None:
     assert words.share(value).replace(words.SPACE, " ") == shown
+
+
+@pytest.mark.parametrize(
+    ("days", "limit", "said"),
+    [
+        ([1.0, 2.0], 1000.0, "not known"),
+        ([1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7], 1e9, "not within a year at this rate"),
+        ([8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0], 10.0, "no growth"),
+        ([1.0, 3.0, 1.0, 3.0, 1.0, 3.0, 1.0, 3.0], 10.0, "no growth"),
+        ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0], None, "limit not known"),
+        ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0], 18.0, "1970-01-18 (earliest 1970-01-18, latest 1970-01-18)"),
+    ],
+)
+def test_a_trend_gives_a_date_only_where_there_is_one(
+    the_week: Week, days: list[float], limit: float | None, said: str
+) -> None:
+    found = trend("Running", "requests", [(86_400.0 * day, value) for day, value in enumerate(days)], limit)
+    assert words.reached(found) == said
+    model = replace(the_week.review.models[0], trends=[found])
+    row = next(
+        line
+        for line in render_text.markdown(replace(the_week.review, models=(model,))).splitlines()
+        if line.startswith("| Running (requests)")
+    )
+    assert row.endswith(f"| {said} |")
+
+
+def test_tokens_say_whether_prompts_are_among_them(the_week: Week, page: str) -> None:
+    """The knee counts prompts, the engines' table does not: both once said tokens/s."""
+    for text in (page, render_text.markdown(the_week.review)):
+        assert "tokens/s with prompts" in text
+        assert re.search(r"(?<!generated )tokens/s(?! with prompts)( \||</th>)", text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("spiral_chunked", "spiral_chunked"), ("_a_", r"\_a\_"), ("a*b|c", r"a\*b\|c"), ("a\nb", "a b")],
+)
+def test_only_what_markdown_would_take_for_a_sign_is_escaped(text: str, said: str) -> None:
+    assert render_text.escape(text) == said

@@ -52,7 +52,7 @@ def figure(
         from matplotlib.figure import Figure  # noqa: PLC0415 - only a picture needs it
     except ImportError:
         raise ChartsMissingError(
-            "the HTML report needs matplotlib: pip install 'vllm-vitals[review]', or use --format md,json"
+            "the HTML report has no charts: they need matplotlib, in the extra vllm-vitals[review]"
         ) from None
     drawing = Figure(figsize=(WIDTH, height))
     axes = drawing.subplots(rows, columns, **options)

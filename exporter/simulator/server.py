@@ -157,9 +157,9 @@ class SimulatedServer:
 
     async def _completions(self, http: web.Request) -> web.Response:
         try:
-            asked = orjson.loads(await http.read())
+            asked = _object(await http.read())
             prompt, max_tokens = self._sizes(asked)
-        except (orjson.JSONDecodeError, TypeError, ValueError, AttributeError) as error:
+        except ValueError as error:
             return _refuse(400, f"{error}")
         if asked.get("model") not in (None, self.world.settings.model_name):
             return _refuse(404, f"The model `{asked.get('model')}` does not exist.")
@@ -183,7 +183,9 @@ class SimulatedServer:
         prompt = len(given) if isinstance(given, list) and given and isinstance(given[0], int) else len(str(given)) // 4
         settings = self.world.settings
         cap = asked.get("max_tokens") or asked.get("max_completion_tokens") or settings.default_max_tokens
-        max_tokens = int(cap or _DEFAULT_MAX_TOKENS)
+        max_tokens = cap or _DEFAULT_MAX_TOKENS
+        if not isinstance(max_tokens, int) or isinstance(max_tokens, bool):
+            raise ValueError("max_tokens must be a whole number.")
         prompt = max(1, prompt)
         if max_tokens < 1:
             raise ValueError(f"max_tokens must be at least 1, got {max_tokens}.")
@@ -193,6 +195,17 @@ class SimulatedServer:
                 f"{prompt + max_tokens} tokens ({prompt} in the prompt, {max_tokens} for the completion)."
             )
         return prompt, max_tokens
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    """The request that a body holds. Raises ValueError in words."""
+    try:
+        asked = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        raise ValueError("The body is not JSON.") from None
+    if not isinstance(asked, dict):
+        raise ValueError("The body must be a JSON object.")
+    return asked
 
 
 def _json(value: dict[str, Any], status: int = 200) -> web.Response:

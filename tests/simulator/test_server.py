@@ -106,8 +106,11 @@ def test_a_client_that_hangs_up_leaves_the_batch():
 @pytest.mark.parametrize(
     ("asked", "status", "why"),
     [
-        (b"{", 400, ""),
-        (b"[]", 400, ""),
+        (b"{", 400, "The body is not JSON."),
+        (b"[]", 400, "The body must be a JSON object."),
+        (b'{"prompt": "hi", "max_tokens": "many"}', 400, "max_tokens must be a whole number."),
+        (b'{"prompt": "hi", "max_tokens": 1e300}', 400, "max_tokens must be a whole number."),
+        (b'{"prompt": "hi", "max_tokens": [1]}', 400, "max_tokens must be a whole number."),
         (b'{"model": "other", "prompt": "hi"}', 404, "The model `other` does not exist."),
         (b'{"prompt": "hi", "max_tokens": 9000}', 400, "maximum context length is 8192 tokens"),
         (b'{"prompt": "hi", "max_tokens": -1}', 400, "max_tokens must be at least 1"),

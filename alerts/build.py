@@ -6,6 +6,7 @@ same bytes, and nothing is written that the linter finds fault with.
 
 import difflib
 import sys
+from bisect import bisect_left
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,14 @@ from urllib.parse import urlsplit
 
 import click
 
-from alerts import concurrency, meta, native, native_state, page, presence, routing, runbook, shared, slo, ticket
+from alerts import concurrency, meta, native, native_state, page, presence, raw, routing, runbook, shared, slo, ticket
 from alerts.config import Config, ConfigError, load
-from alerts.lint import lint
+from alerts.files import needing_packages, write
 from alerts.model import Group, Recording, dump, groups_dict
 from alerts.passes import PASSES, only_native
+
+with needing_packages():
+    from alerts.lint import lint
 
 ROOT = Path(__file__).parent
 MODES = ("daemon", "native")
@@ -88,6 +92,21 @@ def note_on_links(config: Config) -> str:
     )
 
 
+def notes_on_slos(config: Config) -> list[str]:
+    """One line for each SLO whose time lies between vLLM's buckets: no series says how many requests met it."""
+    notes = []
+    for slo_ in config.slos:
+        bounds = raw.BOUNDS[slo_.indicator]
+        if slo_.seconds not in bounds:
+            above = bisect_left(bounds, slo_.seconds)
+            near = bounds[max(0, above - 1) : above + 1]
+            notes.append(
+                f"note: slos: {slo_.name}: {slo_.seconds:g} s is no bucket bound of {slo_.indicator} in vLLM 0.32, so "
+                f"its alert can never fire there; take {' or '.join(f'{bound:g}' for bound in near)}"
+            )
+    return notes
+
+
 def drift(out: Path, texts: Mapping[str, str]) -> list[str]:
     """A unified diff for each file that is not as it would be written."""
     differences = []
@@ -103,9 +122,9 @@ def drift(out: Path, texts: Mapping[str, str]) -> list[str]:
 
 
 def _modes(_: click.Context, __: click.Parameter, value: str) -> frozenset[str]:
-    chosen = frozenset(value.split(","))
+    chosen = frozenset(MODES if value == "both" else value.split(","))
     if not chosen <= set(MODES):
-        raise click.BadParameter(f"choose from {', '.join(MODES)}")
+        raise click.BadParameter(f"choose from {', '.join(MODES)}, both")
     return chosen
 
 
@@ -115,7 +134,12 @@ def _modes(_: click.Context, __: click.Parameter, value: str) -> frozenset[str]:
     "--config", "path", type=click.Path(path_type=Path), help="YAML with what to change (see docs/alerts.md)."
 )
 @click.option(
-    "--mode", "modes", default="daemon,native", callback=_modes, help="Who makes the series: daemon, native or both."
+    "--mode",
+    "modes",
+    default="both",
+    show_default=True,
+    callback=_modes,
+    help="Who makes the series: daemon, native or both.",
 )
 @click.option("--format", "form", type=click.Choice(["prometheus", "operator"]), default="prometheus")
 @click.option("--out", type=click.Path(path_type=Path), default=ROOT, help="Where out/ and runbooks/ go.")
@@ -138,10 +162,9 @@ def main(check: bool, path: Path | None, modes: frozenset[str], form: str, out: 
             click.echo("Run `python -m alerts.build` and commit what it writes.", err=True)
             sys.exit(1)
         return
-    for name, text in texts.items():
-        target = out / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text, encoding="utf-8")
+    write(out, texts)
+    for note in notes_on_slos(config):
+        click.echo(note, err=True)
     # Without a config this is the project's own build, whose readers have the checkout.
     if path and (note := note_on_links(config)):
         click.echo(note, err=True)

@@ -11,10 +11,12 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Literal
 
-import yaml
-from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
+from exporter import strict_yaml
+from exporter.config_file import SHARES, TIMES, parse_duration
 from exporter.core.thresholds import Thresholds
+from exporter.explain import explain
 
 Indicator = Literal["ttft", "tpot", "inter_token", "e2e", "queue_time"]
 Share = Annotated[float, Field(gt=0, lt=1)]
@@ -28,6 +30,20 @@ def _compiles(pattern: str) -> str:
     except re.error as error:
         raise ValueError(f"not a regular expression: {error}") from None
     return pattern
+
+
+def _seconds(raw: object) -> object:
+    """Thresholds as the exporter's config writes them, ``hold: "45s"``; seconds as a number will do as well."""
+    if not isinstance(raw, dict):
+        return raw
+    return {key: parse_duration(v) if key in TIMES and isinstance(v, str) else v for key, v in raw.items()}
+
+
+def _shares(limits: Thresholds) -> Thresholds:
+    for name in sorted(SHARES):
+        if not 0 <= (value := getattr(limits, name)) <= 1:
+            raise ValueError(f"{name}: expected a share from 0 to 1 (0.9 for 90 %), got {value:g}")
+    return limits
 
 
 Pattern = Annotated[str, AfterValidator(_compiles)]
@@ -185,8 +201,8 @@ class OutputLength:
 class Slo:
     """``share`` of the requests of models matching ``models`` meet ``indicator`` <= ``seconds``.
 
-    ``seconds`` must be a bucket bound of that histogram. ``output_tokens`` is the length the promise assumes: when it
-    no longer holds, VLLMOutputStragglers says so.
+    ``seconds`` must be a bucket bound of that histogram ; the build says where it is not.
+    ``output_tokens`` is the length the promise assumes: when it no longer holds, VLLMOutputStragglers says so.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -257,7 +273,9 @@ class Config:
     __pydantic_config__ = ConfigDict(extra="forbid")
 
     limits: Limits = field(default_factory=Limits)
-    thresholds: Thresholds = field(default_factory=Thresholds)
+    thresholds: Annotated[Thresholds, BeforeValidator(_seconds), AfterValidator(_shares)] = field(
+        default_factory=Thresholds
+    )
     slos: tuple[Slo, ...] = ()
     batch: Batch = field(default_factory=Batch)
     receivers: Receivers = field(default_factory=Receivers)
@@ -302,10 +320,11 @@ def move_when(name: str) -> str:
 def load(path: Path) -> Config:
     """The defaults with ``path``'s keys over them. Raises ConfigError, one line for each mistake."""
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: cannot be read as YAML: {str(error).splitlines()[0]}") from error
-    return parse({} if raw is None else raw, str(path))
+        return parse(strict_yaml.load(str(path), path.read_bytes()), str(path))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except strict_yaml.YamlError as error:
+        raise ConfigError(str(error)) from None
 
 
 def parse(raw: Mapping[str, object], where: str = "config") -> Config:
@@ -313,8 +332,7 @@ def parse(raw: Mapping[str, object], where: str = "config") -> Config:
     try:
         config = TypeAdapter(Config).validate_python(raw)
     except ValidationError as error:
-        lines = [f"{where}: {'.'.join(map(str, e['loc'])) or '(top)'}: {e['msg']}" for e in error.errors()]
-        raise ConfigError("\n".join(lines)) from error
+        raise ConfigError(explain(where, "", error, Config)) from None
     names = [slo.name for slo in config.slos]
     if len(set(names)) < len(names):
         raise ConfigError(f"{where}: slos: two SLOs have the same name; give each its own")

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 from alerts.config import Config
 from alerts.promql import Fold, by, selector
+from exporter.simulator.stats import FIRST_TOKEN, REQUEST_LATENCY
+from exporter.simulator.stats import INTER_TOKEN as INTER_TOKEN_BOUNDS
 
 # Newest name first. Never add two of them: releases served both for a while.
 KV_USAGE = ("kv_cache_usage_perc", "gpu_cache_usage_perc")
@@ -23,6 +25,14 @@ INDICATORS = {
     "inter_token": INTER_TOKEN,
     "e2e": ("e2e_request_latency_seconds",),
     "queue_time": ("request_queue_time_seconds",),
+}
+# Their bucket bounds, in vLLM 0.32.
+BOUNDS = {
+    "ttft": FIRST_TOKEN,
+    "tpot": INTER_TOKEN_BOUNDS,
+    "inter_token": INTER_TOKEN_BOUNDS,
+    "e2e": REQUEST_LATENCY,
+    "queue_time": REQUEST_LATENCY,
 }
 
 

@@ -5,14 +5,18 @@ of a secret is never among them: secrets stand in files, not in the config.
 """
 
 import difflib
-from typing import get_args
+from dataclasses import is_dataclass
+from typing import Any, get_args, get_type_hints
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 
-def explain(name: str, where: str, error: ValidationError, model: type[BaseModel]) -> str:
-    """Every problem on its own line: file, path of the key (after ``where``), what was expected and what was got."""
+def explain(name: str, where: str, error: ValidationError, model: type[Any]) -> str:
+    """Every problem on its own line: file, path of the key (after ``where``), what was expected and what was got.
+
+    ``model`` is the pydantic model or the dataclass that the file was held against.
+    """
     problems = [f"{name}: {where}{_path(problem)}: {_reason(problem, model)}" for problem in error.errors()]
     return "\n".join(dict.fromkeys(problems))
 
@@ -22,15 +26,15 @@ def _path(problem: ErrorDetails) -> str:
     return path.lstrip(".") or "the file"
 
 
-def _reason(problem: ErrorDetails, model: type[BaseModel]) -> str:
+def _reason(problem: ErrorDetails, model: type[Any]) -> str:
     kind, context = problem["type"], problem.get("ctx", {})
-    if kind == "extra_forbidden":
+    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         known = _known_keys(model, problem["loc"])
         close = difflib.get_close_matches(str(problem["loc"][-1]), known, 1)
         return "unknown key" + (
             f"; did you mean {close[0]}?" if close else f"; known are {', '.join(known)}" if len(known) < 15 else ""
         )
-    if kind == "missing":
+    if kind in ("missing", "missing_argument"):
         return "is needed"
     if kind == "literal_error":
         return f"expected {context['expected']}, got {show(problem['input'])}"
@@ -38,7 +42,7 @@ def _reason(problem: ErrorDetails, model: type[BaseModel]) -> str:
         return problem["msg"]
     if kind == "value_error":
         return problem["msg"].removeprefix("Value error, ")
-    what = _EXPECTED.get(kind)
+    what = _BOUNDS[kind].format(**context) if kind in _BOUNDS else _EXPECTED.get(kind)
     return f"expected {what}, got {show(problem['input'])}" if what else problem["msg"]
 
 
@@ -48,6 +52,12 @@ _EXPECTED = {
     "int_type": "a whole number",
     "bool_type": "true or false",
     "list_type": "a list",
+    "tuple_type": "a list",
+    "dataclass_type": "keys and values",
+    "float_parsing": "a number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "bool_parsing": "true or false",
     "dict_type": "keys and values",
     "model_type": "keys and values",
     "model_attributes_type": "keys and values",
@@ -55,17 +65,33 @@ _EXPECTED = {
 }
 
 
-def _known_keys(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
+_BOUNDS = {
+    "greater_than": "more than {gt:g}",
+    "greater_than_equal": "at least {ge:g}",
+    "less_than": "less than {lt:g}",
+    "less_than_equal": "at most {le:g}",
+    "too_short": "at least {min_length} of them",
+}
+
+
+def _known_keys(model: type[Any], location: tuple[int | str, ...]) -> list[str]:
     """The keys that the model at ``location`` within ``model`` knows."""
     for part in location[:-1]:
-        if part in model.model_fields:
-            model = _model_in(model.model_fields[str(part)].annotation) or model
-    return list(model.model_fields)
+        if annotation := _keys(model).get(str(part)):
+            model = _model_in(annotation) or model
+    return list(_keys(model))
 
 
-def _model_in(annotation: object) -> type[BaseModel] | None:
+def _keys(model: type[Any]) -> dict[str, Any]:
+    """The keys of a model or dataclass, with their types."""
+    if issubclass(model, BaseModel):
+        return {name: field.annotation for name, field in model.model_fields.items()}
+    return {name: hint for name, hint in get_type_hints(model).items() if name in model.__dataclass_fields__}
+
+
+def _model_in(annotation: object) -> type[Any] | None:
     """The model that an annotation such as ``list[TargetConfig]`` or ``Tls | None`` holds."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+    if isinstance(annotation, type) and (is_dataclass(annotation) or issubclass(annotation, BaseModel)):
         return annotation
     return next(filter(None, map(_model_in, get_args(annotation))), None)
 

@@ -21,5 +21,5 @@ if [ ! -x "$dir/bin/python" ]; then
 fi
 # dependency groups need pip 25.1
 "$dir/bin/python" -m pip install -q --disable-pip-version-check --upgrade 'pip>=25.1'
-"$dir/bin/python" -m pip install -q --disable-pip-version-check --editable '.[dns,review]' --group build --group test
+"$dir/bin/python" -m pip install -q --disable-pip-version-check --editable '.[build,dns,review]' --group test
 echo "setup: $dir is ready"

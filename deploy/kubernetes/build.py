@@ -14,6 +14,7 @@ import yaml
 from alerts import build as alerts
 from alerts import config as alert_config
 from alerts.config import Config as AlertConfig
+from alerts.files import write
 from alerts.model import dump
 from dashboards import build as dashboards
 from dashboards.site import Site as DashboardSite
@@ -86,9 +87,7 @@ def main(
         click.echo(f"{out}: not up to date: {', '.join(stale)}; run python -m deploy.kubernetes.build", err=True)
         sys.exit(1)
     if not check:
-        out.mkdir(parents=True, exist_ok=True)
-        for name in stale:
-            (out / name).write_text(texts[name])
+        write(out, {name: texts[name] for name in stale})
 
 
 if __name__ == "__main__":

@@ -154,18 +154,23 @@ def test_every_limit_says_when_to_move_it() -> None:
 @pytest.mark.parametrize(
     ("raw", "said"),
     [
-        ({"limits": {"tail_ratio": -1}}, "limits.tail_ratio: Input should be greater than 0"),
+        ({"limits": {"tail_ratio": -1}}, "limits.tail_ratio: expected more than 0"),
         ({"limits": {"tail_ration": 5}}, "limits.tail_ration"),
         ({"thresholds": {"holdd": 5}}, "thresholds.holdd"),
-        ({"evaluation_seconds": 600}, "evaluation_seconds: Input should be less than or equal to 300"),
+        ({"evaluation_seconds": 600}, "evaluation_seconds: expected at most 300"),
         (
             {"slos": [{"name": "x", "indicator": "ttft", "seconds": 1, "share": 0.99}]},
-            "slos.0.output_tokens: Field required",
+            "slos[0].output_tokens: is needed",
         ),
-        ({"slos": [{"name": "x", "indicator": "tftt", "seconds": 1, "share": 0.99}]}, "slos.0.indicator"),
-        ({"identity_labels": ["no-dash"]}, "identity_labels.0"),
-        ({"batch": {"models": ["("]}}, "batch.models.0"),
-        ([], "(top)"),
+        ({"slos": [{"name": "x", "indicator": "tftt", "seconds": 1, "share": 0.99}]}, "slos[0].indicator"),
+        ({"identity_labels": ["no-dash"]}, "identity_labels[0]"),
+        ({"batch": {"models": ["("]}}, "batch.models[0]"),
+        ([], "expected keys and values at the top, got a list"),
+        ({"limits": {"qeue_for": 5}}, "limits.qeue_for: unknown key; did you mean queue_for?"),
+        ({"limits": {"truncated_ratio": 3}}, "limits.truncated_ratio: expected less than 1, got 3"),
+        ({"thresholds": {"kv_pressure_ratio": 90}}, "kv_pressure_ratio: expected a share from 0 to 1"),
+        ({"thresholds": {"hold": "45"}}, 'expected a duration such as "5s"'),
+        ({"slos": [{"name": "x"}]}, "slos[0].indicator: is needed"),
     ],
 )
 def test_a_mistake_in_the_config_is_named_by_its_key(raw: object, said: str, tmp_path: Path) -> None:
@@ -177,6 +182,33 @@ def test_a_mistake_in_the_config_is_named_by_its_key(raw: object, said: str, tmp
     done = CliRunner().invoke(main, ["--config", str(path), "--out", str(tmp_path)])
     assert done.exit_code == 2
     assert "Traceback" not in done.output
+
+
+def test_a_file_that_cannot_be_read_or_written_is_one_line(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("a: [1\nb: 2")
+    (tmp_path / "file").write_text("")
+    for arguments, said in (
+        (["--config", str(broken)], "broken.yaml:2:2: expected ',' or ']'"),
+        (["--config", str(tmp_path / "none.yaml")], "none.yaml: No such file"),
+        (["--out", str(tmp_path / "file")], "cannot be written: Not a directory"),
+    ):
+        done = CliRunner().invoke(main, arguments)
+        assert (done.exit_code, done.output.count("\n")) == (2, 1), done.output
+        assert said in done.output
+
+
+def test_thresholds_are_written_as_in_the_exporters_config() -> None:
+    assert parse({"thresholds": {"hold": "45s"}}) == parse({"thresholds": {"hold": 45}})
+
+
+def test_an_slo_between_buckets_is_built_and_said(tmp_path: Path) -> None:
+    path, slo = tmp_path / "a.yaml", {"name": "ft", "indicator": "ttft", "share": 0.99, "output_tokens": LENGTHS}
+    for seconds, notes in ((5, 0), (3, 1)):
+        path.write_text(yaml.safe_dump({"runbook_base": "https://x", "slos": [{**slo, "seconds": seconds}]}))
+        done = CliRunner().invoke(main, ["--config", str(path), "--mode", "both", "--out", str(tmp_path)])
+        assert done.exit_code == 0
+        assert done.output.count("take 2.5 or 5") == notes
 
 
 def test_an_override_reaches_rule_text_and_runbook() -> None:
@@ -202,6 +234,9 @@ def test_the_example_in_the_documents_is_a_valid_config() -> None:
     config = parse(yaml.safe_load(example.partition("```")[0]))
     assert config.slos[0].output_tokens.p99 == 1200
     assert findings(config, rules(config)) == []
+
+
+LENGTHS = {"mean": 300, "p99": 1200}
 
 
 def _alert(expr: str, **changes: object) -> Alert:

@@ -16,12 +16,10 @@ import click
 
 from alerts import concurrency, meta, native, native_state, page, presence, raw, routing, runbook, shared, slo, ticket
 from alerts.config import Config, ConfigError, load
-from alerts.files import needing_packages, write
+from alerts.files import write
+from alerts.lint import lint
 from alerts.model import Group, Recording, dump, groups_dict
 from alerts.passes import PASSES, only_native
-
-with needing_packages():
-    from alerts.lint import lint
 
 ROOT = Path(__file__).parent
 MODES = ("daemon", "native")

@@ -9,13 +9,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-import promql_parser as pq
-
 from alerts.config import Config
+from alerts.files import needing_packages
 from alerts.model import Alert, Group, Recording, Severity
 from alerts.text import scope_labels
 from exporter.catalog import METRICS, Kind
 from exporter.core.spellings import is_known, stem
+
+with needing_packages():
+    import promql_parser as pq
 
 # (rule, check): reason.
 EXCLUDED = {

@@ -42,7 +42,7 @@ review:
     ("text", "match"),
     [
         ("review: {gpu_hour_prise: 1}", r"review\.gpu_hour_prise: unknown key; did you mean gpu_hour_price"),
-        ("review: {gpus: 0}", r"review\.gpus: Input should be greater than 0"),
+        ("review: {gpus: 0}", r"review\.gpus: .*0"),
         ("review: {slos: [{name: a, indicator: ttft, seconds: 1, share: 99}]}", r"review\.slos\[0\]\.share"),
         ("review: {slos: [{name: a, indicator: ttfb, seconds: 1, share: 0.9}]}", r"review\.slos\[0\]\.indicator"),
         (

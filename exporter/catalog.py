@@ -89,8 +89,11 @@ NORMALISED = (
     _counter(
         "responses_total", "Finished responses by reason. vLLM does not count client disconnects.", ("finished_reason",)
     ),
-    _counter("rejected_requests_total", "Requests refused because the queue was full (vLLM 0.32 on); on the server's first engine.",
-             no="no rule needs it: read vllm:admission_rejections_total itself"),
+    _counter(
+        "rejected_requests_total",
+        "Requests refused because the queue was full (vLLM 0.32 on); on the server's first engine.",
+        no="no rule needs it: read vllm:admission_rejections_total itself",
+    ),
     _counter("prefix_cache_queries_total", "Tokens looked up in the prefix cache."),
     _counter("prefix_cache_hits_total", "Tokens found in the prefix cache."),
     _histogram("tpot_seconds", "Time per output token of finished requests (one observation a request, vLLM 0.11 on)."),

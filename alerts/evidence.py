@@ -21,6 +21,7 @@ def evidence(config: Config) -> str:
     r, repeats, tax = (
         now(name) for name in ("preemptions_per_completion", "repeat_preemption_ratio", "recompute_tax_ratio")
     )
+    longer = now("prompt_tokens_mean") + " / " + before("prompt_tokens_mean")
     ratio = (
         f"Preemptions per finished request (R): {ask(r, RATIO)} (thrashing from "
         f"{number(limits.thrash_preemptions_per_completion)}, a spiral from "
@@ -38,13 +39,11 @@ def evidence(config: Config) -> str:
     return (
         f"{when(r, ratio)}In the last minute: {ask(f'max({pace})', COUNT)} preemptions, {ask(finished, COUNT)} "
         f"finished.\n{when(repeats, repeated)}{when(tax, redone)}"
-        f"Useful tokens/s: {ask(before('useful_tokens_per_second'), COUNT)} before, "
-        f"{ask(now('useful_tokens_per_second'), COUNT)} now (usual at this load: "
+        f"Useful tokens/s: {_moved('useful_tokens_per_second', COUNT)} (usual at this load: "
         f"{ask(now('useful_tokens_baseline_per_second'), COUNT)}).\n"
         f"{load()}\n"
-        "Prompt length against before: x "
-        f"{ask(now('prompt_tokens_mean') + ' / ' + before('prompt_tokens_mean'), RATIO)}; arrivals/s: "
-        f"{ask(before('arrivals'), RATIO)} before, {ask('max(engine:vllm_vitals_arrivals:rate1m{@})', RATIO)} now.\n"
+        f"Arrivals/s: {_moved('arrivals', RATIO, 'max(engine:vllm_vitals_arrivals:rate1m{@})')}"
+        f"{when(longer, f'; prompts {ask(longer, RATIO)} times as long as before')}.\n"
         f"Restarts in the last hour: {ask(restarts, COUNT)}; vLLM versions seen in it: {versions()}.\n"
         f"{unknowns()}\n"
     )
@@ -78,13 +77,17 @@ def spiral_proofs(config: Config) -> str:
     return "".join(when(proof, text) for proof, text in proofs.items()) + when(none, unproven)
 
 
+def _moved(name: str, unit: str, to: str = "") -> str:
+    """A number before and now; only now where it was not watched before."""
+    return f"{when(before(name), f'{ask(before(name), unit)} before, ')}{ask(to or now(name), unit)} now"
+
+
 def load() -> str:
     """Queue and cache, before and now."""
+    wait = ask(now("expected_wait_seconds"), TIME, "unknown (nothing finishes)")
     return (
-        f"Running {ask(before('requests_running'), COUNT)} before, {ask(now('requests_running'), COUNT)} now; waiting "
-        f"{ask(before('requests_waiting'), COUNT)} before, {ask(waiting(), COUNT)} now; KV cache at most "
-        f"{ask(before('kv_cache_usage_max_ratio'), PERCENT)} before, {ask(now('kv_cache_usage_max_ratio'), PERCENT)} "
-        f"now. Expected wait of a new request: {ask(now('expected_wait_seconds'), TIME, 'unknown (nothing finishes)')}."
+        f"Running {_moved('requests_running', COUNT)}; waiting {_moved('requests_waiting', COUNT, waiting())}; "
+        f"KV cache at most {_moved('kv_cache_usage_max_ratio', PERCENT)}. Expected wait of a new request: {wait}."
     )
 
 
@@ -103,6 +106,7 @@ def unknowns() -> str:
         ("recompute_tax_ratio", "recompute tax; "),
     )
     text = "".join(when(f"absent({metric(name)}{{@}})", words) for name, words in missing)
+    text += when(f"absent({before('requests_running')})", "how it was before this began; ")
     return f"Not known here: {text}client disconnects (vLLM does not count them)."
 
 

@@ -35,7 +35,8 @@ def rules(config: Config) -> tuple[Recording, ...]:
     trouble = "engine:vllm_vitals_trouble:bool"
     return (
         Recording(BATCH, _batch(config)),
-        Recording(trouble, fold.gauge("state", f'state=~"{"|".join(TROUBLE)}"')),
+        # Nor is it calm while nobody can tell, as in the first seconds of a watch that begins in the middle.
+        Recording(trouble, fold.gauge("state", f'state=~"{"|".join((*TROUBLE, State.UNKNOWN))}"')),
         Recording("engine:vllm_vitals_waiting:requests", waiting),
         Recording("engine:vllm_vitals_work:requests", work),
         Recording(

@@ -78,6 +78,18 @@ def test_a_spiral_is_told_by_the_proof_that_holds_and_with_the_cap_of_the_status
     assert re.findall(r"at the gateway (to \d+);", text) == [advice.partition(" (")[0]], (advice, text)
 
 
+def test_what_was_before_is_told_where_somebody_watched_and_else_said_to_be_unknown_once(tmp_path: Path) -> None:
+    server = Server()
+    calm = [{**WORKS, "running": 42.0, "kv_usage": 0.85}] * 120
+    watched = text_of(served(server, calm + [REDOING] * 36), "VLLMDeathSpiral", 765, tmp_path)
+    late = text_of(served(Server(), [REDOING] * 36), "VLLMDeathSpiral", 165, tmp_path)
+    assert "Running 42 before, 30 now" in watched
+    assert "how it was before this began" not in watched
+    assert "Running 30 now; waiting 42 now" in late
+    assert "before," not in late
+    assert late.count("how it was before this began; ") == 1
+
+
 def test_a_cap_below_max_num_seqs_is_told_where_running_reaches_it_on_average(tmp_path: Path) -> None:
     """On every third look an evicting engine runs fewer, as victims have just left."""
     rows = [

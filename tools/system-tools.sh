@@ -24,9 +24,10 @@ if [ ${#missing[@]} -gt 0 ]; then
       printf '#!/bin/sh\nexit 101\n' > $policy; chmod +x $policy; trap 'rm -f $policy' EXIT
     fi
     apt-get -qq update
-    # shellcheck disable=SC2086
-    DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $packages >/dev/null ||
-      echo "tools: could not install all of: $packages" >&2
+    for package in $packages; do  # one by one: a release that lacks one has the others
+      DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "$package" >/dev/null ||
+        echo "tools: could not install $package" >&2
+    done
   else
     echo "tools: not here: $packages; tests that need them are skipped (apt-get install them to run these)"
   fi

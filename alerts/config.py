@@ -320,9 +320,7 @@ def move_when(name: str) -> str:
 def load(path: Path) -> Config:
     """The defaults with ``path``'s keys over them. Raises ConfigError, one line for each mistake."""
     try:
-        return parse(strict_yaml.load(str(path), path.read_bytes()), str(path))
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
+        return parse(strict_yaml.read(path), str(path))
     except strict_yaml.YamlError as error:
         raise ConfigError(str(error)) from None
 

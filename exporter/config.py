@@ -30,8 +30,6 @@ from exporter.flight import Flight
 from exporter.logs.config import LogsConfig
 from exporter.target import CanaryPlan, Credentials, Target, Tls
 
-MAX_CONFIG_BYTES = 8 * 1024 * 1024
-
 
 class ConfigError(Exception):
     """The config cannot be used. The text is one line per problem, each naming the key's path."""
@@ -68,14 +66,7 @@ def load(path: Path) -> Config:
 def read(path: Path) -> dict[str, Any]:
     """The plain values of a config file, unchecked but for YAML's own traps."""
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_CONFIG_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
-    if len(content) > MAX_CONFIG_BYTES:
-        raise ConfigError(f"{path}: larger than {MAX_CONFIG_BYTES} bytes")
-    try:
-        return strict_yaml.load(str(path), content)
+        return strict_yaml.read(path)
     except strict_yaml.YamlError as error:
         raise ConfigError(str(error)) from None
 

@@ -21,9 +21,7 @@ class SectionError(Exception):
 def read(path: Path, name: str) -> Any:
     """The section ``name``; its defaults where the file has none. Raises `SectionError`."""
     try:
-        document = strict_yaml.load(str(path), path.read_bytes())
-    except OSError as error:
-        raise SectionError(f"{path}: {error.strerror}") from None
+        document = strict_yaml.read(path)
     except strict_yaml.YamlError as error:
         raise SectionError(str(error)) from None
     ours = {key: value for key, value in document.items() if key == name or key not in File.model_fields}

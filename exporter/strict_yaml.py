@@ -1,17 +1,20 @@
 """YAML without its traps: a key given twice is an error, and so is a file that is not a mapping.
 
-Input: bytes and a name for messages. Output: plain dicts, lists and scalars. Invariant: whatever is wrong comes out as
-`YamlError`, one line with the file and the place.
+Input: a file, or bytes and a name for messages. Output: plain dicts, lists and scalars. Invariant: whatever is wrong
+comes out as `YamlError`, one line with the file and the place; no file is read beyond its bound.
 """
 
 from collections.abc import Hashable
+from pathlib import Path
 from typing import Any
 
 import yaml
 
+MAX_BYTES = 8 * 1024 * 1024
+
 
 class YamlError(Exception):
-    """The text is not the YAML that we accept; the message is one line."""
+    """The file cannot be read, or is not the YAML that we accept; the message is one line."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -36,6 +39,18 @@ class _Loader(yaml.SafeLoader):
 
 def _problem(text: str, mark: yaml.Mark) -> yaml.MarkedYAMLError:
     return yaml.constructor.ConstructorError(None, None, text, mark)
+
+
+def read(path: Path, most: int = MAX_BYTES) -> dict[str, Any]:
+    """The mapping that a file of at most so many bytes holds."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(most + 1)
+    except OSError as error:
+        raise YamlError(f"{path}: {error.strerror}") from None
+    if len(content) > most:
+        raise YamlError(f"{path}: larger than {most} bytes")
+    return load(str(path), content)
 
 
 def load(name: str, content: bytes) -> dict[str, Any]:

@@ -55,13 +55,7 @@ class WebConfig:
 def load(path: Path) -> WebConfig:
     """Read the file and what it names, relative to it. Raises `WebConfigError`."""
     try:
-        with path.open("rb") as handle:
-            content = handle.read(MAX_BYTES + 1)
-        if len(content) > MAX_BYTES:
-            raise WebConfigError(f"{path}: larger than {MAX_BYTES} bytes")
-        file = _File.model_validate(strict_yaml.load(str(path), content))
-    except OSError as error:
-        raise WebConfigError(f"{path}: {error.strerror}") from None
+        file = _File.model_validate(strict_yaml.read(path, MAX_BYTES))
     except strict_yaml.YamlError as error:
         raise WebConfigError(str(error)) from None
     except ValidationError as error:

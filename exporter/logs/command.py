@@ -50,7 +50,7 @@ def logs(files: tuple[str, ...], as_json: bool, mappings: tuple[str, ...], confi
     try:
         section_of = None if config is None else section.read(Path(config), "logs")
         schemas = load_schemas([Path(name) for name in mappings], section_of)
-    except (OSError, MappingError, section.SectionError) as error:
+    except (MappingError, section.SectionError) as error:
         raise click.ClickException(_one_line(error)) from None
     judge = LogJudge({"file": SourceInfo()})
     strangers: list[str] = []

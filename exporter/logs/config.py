@@ -104,16 +104,16 @@ class LogsConfig(_Model):
 
 
 def load_schemas(files: list[Path], config: LogsConfig | None = None) -> list[Schema]:
-    """The mappings in ``files`` and those of a config, then the shipped ones. Raises MappingError, OSError."""
+    """The mappings in ``files`` and those of a config, then the shipped ones. Raises MappingError."""
     own = [_mapping(file, _yaml(file)) for file in files]
     own += config.mappings if config is not None else []
     return [compile_schema(mapping) for mapping in own] + shipped()
 
 
 def _yaml(file: Path) -> dict[str, Any]:
-    """The mapping that a YAML file holds. Raises MappingError, OSError."""
+    """The mapping that a YAML file holds. Raises MappingError."""
     try:
-        return strict_yaml.load(str(file), file.read_bytes())
+        return strict_yaml.read(file)
     except strict_yaml.YamlError as error:
         raise MappingError(str(error)) from None
 

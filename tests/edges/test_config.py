@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter import config, config_file
+from exporter import config, config_file, strict_yaml
 from exporter.config import Config, ConfigError
 from exporter.core.snapshot import Role
 from exporter.core.thresholds import Thresholds
@@ -173,7 +173,7 @@ def test_any_bytes_are_a_config_or_a_config_error(content: bytes) -> None:
 
 def test_a_file_that_is_missing_a_folder_or_huge_is_one_line(tmp_path: Path) -> None:
     big = tmp_path / "big.yaml"
-    big.write_bytes(b"#" * (config.MAX_CONFIG_BYTES + 1))
+    big.write_bytes(b"#" * (strict_yaml.MAX_BYTES + 1))
     for path, says in ((tmp_path / "none", "No such file"), (tmp_path, "Is a directory"), (big, "larger than")):
         with pytest.raises(ConfigError, match=says) as raised:
             config.load(path)

@@ -27,8 +27,9 @@ def worst_moment(polls: Sequence[TargetSnapshot]) -> TargetSnapshot | None:
     """The poll in the middle of the worst that a recording shows; what is not known yet is no worse than the rest."""
     if not polls:
         return None
-    worst = min(map(_badness, polls))
-    at_worst = [poll for poll in polls if _badness(poll) == worst]
+    badness = list(map(_badness, polls))
+    worst = min(badness)
+    at_worst = [poll for poll, bad in zip(polls, badness, strict=True) if bad == worst]
     return at_worst[len(at_worst) // 2]
 
 
@@ -46,9 +47,9 @@ def print_verdict(console: Console, snapshots: Iterable[TargetSnapshot]) -> None
             _print_engine(console, snapshot, engine)
 
 
-def print_replay(console: Console, done: Replay) -> None:
-    """A recording's story, engine by engine, and the verdict in the middle of its worst."""
-    start = done.polls[0].at if done.polls else 0.0
+def print_replay(console: Console, done: Replay, moment: TargetSnapshot) -> None:
+    """A recording's story, engine by engine, and the verdict at its `worst_moment`."""
+    start = done.polls[0].at
     for engine in replay.engines(done):
         who = " ".join(part for part in (engine["target"], engine["model_name"], f"engine {engine['engine']}") if part)
         console.print(Text(_clean(who), style="bold"))
@@ -57,10 +58,8 @@ def print_replay(console: Console, done: Replay) -> None:
             times = f"{run['from'] - start:7.0f} s to {run['to'] - start:5.0f} s  "
             console.print(Text.assemble(times, (page.words(state), _COLOURS[state.severity])))
         console.print()
-    moment = worst_moment(done.polls)
-    if moment is not None:
-        console.print(Text(f"In the middle of its worst, at {moment.at - start:.0f} s:\n"))
-        print_verdict(console, [moment])
+    console.print(Text(f"In the middle of its worst, at {moment.at - start:.0f} s:\n"))
+    print_verdict(console, [moment])
 
 
 def headline(state: State) -> Text:

@@ -89,7 +89,7 @@ def _recording(path: Path, file: Path | None, as_json: bool) -> int:
     if as_json:
         click.echo(orjson.dumps(replay.as_json(path, done)))
     else:
-        verdict.print_replay(terminal.console(), done)
+        verdict.print_replay(terminal.console(), done, moment)
     if done.cut_off:
         click.echo(f"vllm-vitals: {done.cut_off}", err=True)
     return verdict.exit_code([moment])

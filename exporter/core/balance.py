@@ -41,8 +41,7 @@ def _crowded(engines: Sequence[EngineSnapshot]) -> dict[EngineKey, Evidence]:
 def _load(engine: EngineSnapshot) -> tuple[float, bool]:
     """Requests present, and whether any of them wait."""
     sample = engine.sample
-    running, waiting = (sample.running, sample.waiting) if sample is not None else (None, None)
-    return (running or 0.0) + (waiting or 0.0), bool(waiting)
+    return (0.0, False) if sample is None else (sample.work, bool(sample.waiting))
 
 
 def _mean(loads: dict[EngineKey, float]) -> float:

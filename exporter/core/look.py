@@ -15,8 +15,8 @@ from exporter.core.window import Span, Window
 class Look:
     """What one poll sees.
 
-    ``later`` is the second half of the fast window, ``finished`` where R is taken, ``working`` the slow window as far
-    back as there was work throughout.
+    ``later`` is the second half of the fast window, ``finished`` where R is taken. ``paced`` is where the rate of
+    completions is taken: there, or where too few finish the slow window as far back as there was work throughout.
     """
 
     at: float
@@ -29,7 +29,7 @@ class Look:
     samples: list[EngineSample]
     means: Gauges
     finished: Completions | None
-    working: Span | None
+    paced: Span | None
     role: Role
 
 
@@ -57,7 +57,7 @@ def take(
         samples=samples,
         means=signals.gauges(samples),
         finished=finished,
-        working=finished.span if finished else window.working(limits.slow_window),
+        paced=finished.span if finished else window.working(limits.slow_window),
         role=role or signals.infer_role(slow, limits) or Role.SERVE,
     )
 
@@ -151,11 +151,10 @@ def expected_wait(seen: Look) -> Reading:
     Where few finish, the rate is that of the time since something runs: a minute in which one happens to finish, or
     none, says little.
     """
-    waiting, finished = seen.sample.waiting, seen.finished
+    waiting = seen.sample.waiting
     if waiting is None:
         return absent("needs the waiting gauge")
     if waiting == 0:
         return Reading(0.0)
-    span = finished.span if finished else seen.working
-    rate = None if span is None else span.rate("completions")
+    rate = None if seen.paced is None else seen.paced.rate("completions")
     return Reading(waiting / rate) if rate else absent("nothing finishes, so the wait has no end in sight")

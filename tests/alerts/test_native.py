@@ -353,13 +353,22 @@ def test_preemption_after_preemption_without_a_token_is_a_death_spiral(tmp_path:
     )  # fmt: skip
 
 
-def test_generation_that_collapses_under_preemptions_is_a_death_spiral(tmp_path: Path) -> None:
-    """vllm#25538: few victims again and again, generation falls to a fraction, and next to nothing finishes."""
-    loop = server(
+def collapsing() -> dict[str, tuple[Moment, bool]]:
+    """From 900 s on few victims again and again, and a fifth of the tokens."""
+    return server(
         waiting=after(900, 10, 0), usage=after(900, 1.0, 0.5), generated=after(900, 20, 100),
         finished=after(900, 0.02, 1), preempted=after(900, 0.5, 0),
     )  # fmt: skip
-    judge(tmp_path, rows({**loop, **up()}, 1500), state_at(915, State.PREEMPTING), state_at(1050, State.DEATH_SPIRAL))
+
+
+def test_generation_that_collapses_under_preemptions_is_a_death_spiral(tmp_path: Path) -> None:
+    """vllm#25538: few victims again and again, generation falls to a fraction, and next to nothing finishes."""
+    judge(
+        tmp_path,
+        rows({**collapsing(), **up()}, 1500),
+        state_at(915, State.PREEMPTING),
+        state_at(1050, State.DEATH_SPIRAL),
+    )
 
 
 def test_productive_preemption_never_thrashes(tmp_path: Path) -> None:
@@ -409,12 +418,11 @@ def test_an_outage_forgets_what_was_held(tmp_path: Path) -> None:
 
 
 def test_a_collapse_is_measured_by_the_calm_before_it_however_long_it_lasts(tmp_path: Path) -> None:
-    loop = server(
-        waiting=after(900, 10, 0), usage=after(900, 1.0, 0.5), generated=after(900, 20, 100),
-        finished=after(900, 0.02, 1), preempted=after(900, 0.5, 0),
-    )  # fmt: skip
     judge(
-        tmp_path, rows({**loop, **up()}, 9000), state_at(1050, State.DEATH_SPIRAL), state_at(9000, State.DEATH_SPIRAL)
+        tmp_path,
+        rows({**collapsing(), **up()}, 9000),
+        state_at(1050, State.DEATH_SPIRAL),
+        state_at(9000, State.DEATH_SPIRAL),
     )
 
 

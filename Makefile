@@ -28,10 +28,10 @@ lint: $(VENV)/.ready
 	mypy
 
 generated: $(VENV)/.ready
-	python -m alerts.build --check
-	python -m dashboards.build --check
+	vllm-vitals rules check
+	vllm-vitals dashboards check
 	python tools/reference.py --check
-	python -m deploy.kubernetes.build --check
+	vllm-vitals kubernetes check -o deploy/kubernetes
 
 pytest: $(VENV)/.ready
 	pytest -q -n $(WORKERS) --dist loadscope
@@ -44,7 +44,7 @@ fuzz: $(VENV)/.ready
 	FUZZ_EXAMPLES=20000 pytest -q tests/fleet/test_fuzz.py
 
 incidents: $(VENV)/.ready tools
-	python -m tests.alerts.live
+	python -m tests.rules.live
 
 setup: $(VENV)/.ready
 

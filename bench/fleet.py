@@ -104,7 +104,7 @@ def daemon(targets: list[str], interval: float) -> Iterator[tuple[int, str]]:
         found.write_text(json.dumps([{"targets": targets}]))
         config.write_text(f'listen: "127.0.0.1:0"\ninterval: "{interval * 1000:.0f}ms"\n'
                           f"discovery: [{{file_sd: {{files: ['{found}']}}}}]\n")  # fmt: skip
-        command = (sys.executable, "-m", "exporter", "run", "--config", str(config))
+        command = (sys.executable, "-m", "vllm_vitals", "run", "--config", str(config))
         with (Path(folder) / "log").open("w+") as said, process(*command, cwd=ROOT, stderr=said) as running:
             yield running.pid, listening(Path(folder) / "log")
 
@@ -171,7 +171,7 @@ def memory_per_engine(count: int, scrapes: int) -> float:
     """Resident bytes that one more engine takes once its windows are full (in a process of its own)."""
     said = subprocess.run(
         [sys.executable, str(HERE / "parts" / "memory.py"), str(count), str(scrapes)],
-        cwd=ROOT, check=True, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=ROOT, check=True, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT / "exporter")},
     )  # fmt: skip
     return float(said.stdout)
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import orjson
 
-from exporter.logs.decode import LineDecoder
-from exporter.logs.framer import LineFramer
-from exporter.logs.judge import LogJudge, SourceInfo
-from exporter.logs.schema import shipped
+from vllm_vitals.logs.aggregate import LogAggregator, SourceInfo
+from vllm_vitals.logs.decode import LineDecoder
+from vllm_vitals.logs.framer import LineFramer
+from vllm_vitals.logs.schema import shipped
 
 CHUNK = 64 * 1024
 REQUIRED = {"irrelevant": 300_000, "relevant": 60_000}
@@ -92,7 +92,7 @@ class Reader:
 
     def __init__(self) -> None:
         self.framer, self.decoder = LineFramer(), LineDecoder(shipped())
-        self.judge = LogJudge({"bench": SourceInfo("bench")})
+        self.judge = LogAggregator({"bench": SourceInfo("bench")})
 
     def read(self, data: bytes) -> None:
         """Take in bytes."""

@@ -14,7 +14,7 @@ from time import process_time
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from exporter.core.dialect import Layout, normalise
+from vllm_vitals.core.dialect import Layout, normalise
 
 RECORDINGS = Path(__file__).parents[1] / "tests" / "data" / "recordings"
 NAMES = ("spiral_chunked", "preempting_productive", "dp2_pressure")

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from exporter.core.snapshot import State
+from vllm_vitals.core.states import State
 
 END = 1_790_000_000 // 86_400 * 86_400
 MODELS = 5
@@ -155,7 +155,7 @@ def review(url: str, days: int, folder: Path, *more: str) -> tuple[float, float]
     command = [
         sys.executable,
         "-m",
-        "exporter",
+        "vllm_vitals",
         "review",
         "--prometheus",
         url,

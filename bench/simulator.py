@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from exporter.simulator.engine import Engine
-from exporter.simulator.fit import Interval, fit, intervals, observations, slowness
-from exporter.simulator.replay import Counts, replay, requests_of
-from exporter.simulator.scenarios import scenario
-from exporter.simulator.settings import ServerSettings
-from exporter.simulator.steptime import StepTime
-from exporter.simulator.world import World
+from vllm_vitals.simulator.engine import Engine
+from vllm_vitals.simulator.fit import Interval, fit, intervals, observations, slowness
+from vllm_vitals.simulator.replay import Counts, replay, requests_of
+from vllm_vitals.simulator.scenarios import scenario
+from vllm_vitals.simulator.settings import ServerSettings
+from vllm_vitals.simulator.steptime import StepTime
+from vllm_vitals.simulator.world import World
 
 RECORDINGS = Path(__file__).parent.parent / "tests/data/recordings"
 _TINY = ServerSettings(

@@ -12,26 +12,27 @@ from statistics import mean
 
 import pytest
 
-from exporter.core import signals
-from exporter.core.sample import EngineSample
-from exporter.core.snapshot import Advice, State
-from exporter.logs import derive
-from exporter.logs.events import Decoded, RequestFinished, ServerSetting
-from exporter.logs.judge import LogJudge, SourceInfo
-from exporter.logs.server import ServerState
-from exporter.review import trial
-from exporter.review.baseline import VITALS, Baseline, Measure
-from exporter.review.compare import compare
-from exporter.review.trial import Gateway
-from exporter.simulator.engine import Engine
-from exporter.simulator.request import Request
-from exporter.simulator.scenarios import scenario
-from exporter.simulator.scheduler import Scheduler
-from exporter.simulator.settings import ServerSettings
-from exporter.simulator.steptime import StepTime
-from exporter.simulator.workload import Lengths, Load
-from exporter.simulator.world import World
 from tests.core import sequences
+from vllm_vitals.core import signals
+from vllm_vitals.core.sample import EngineSample
+from vllm_vitals.core.snapshot import Advice
+from vllm_vitals.core.states import State
+from vllm_vitals.logs import derive
+from vllm_vitals.logs.aggregate import LogAggregator, SourceInfo
+from vllm_vitals.logs.events import Decoded, RequestFinished, ServerSetting
+from vllm_vitals.logs.server import ServerState
+from vllm_vitals.planner.experiment.baseline import VITALS, Baseline, Measure
+from vllm_vitals.planner.experiment.compare import compare
+from vllm_vitals.planner.whatif import simulate_run
+from vllm_vitals.planner.whatif.simulate_run import Gateway
+from vllm_vitals.simulator.engine import Engine
+from vllm_vitals.simulator.request import Request
+from vllm_vitals.simulator.scenarios import scenario
+from vllm_vitals.simulator.scheduler import Scheduler
+from vllm_vitals.simulator.settings import ServerSettings
+from vllm_vitals.simulator.steptime import StepTime
+from vllm_vitals.simulator.workload import Lengths, Load
+from vllm_vitals.simulator.world import World
 
 A100 = StepTime()  # an 8B model on one data-centre GPU
 REFERENCE = StepTime(base=0.008, prefill=1 / 11_400, decode=0.0014, context=0.0)
@@ -105,7 +106,7 @@ def test_the_same_server_with_the_real_prompts_gains_nothing_and_answers_later_a
 def test_where_prefill_fills_the_gpu_a_quarter_more_slots_gains_less_than_a_tenth() -> None:
     load = Load(clients=64, think_s=0.0, prompt=Lengths(10_000), output=Lengths(200))  # 50 prompt tokens an output one
     server = replace(SMALL, num_gpu_blocks=40_000, max_model_len=16_384)
-    eight, ten = (trial.run(replace(server, max_num_seqs=n), A100, load, 600, 1).generated for n in (8, 10))
+    eight, ten = (simulate_run.run(replace(server, max_num_seqs=n), A100, load, 600, 1).generated for n in (8, 10))
     assert ten / eight - 1 < 0.1
 
 
@@ -118,8 +119,8 @@ def test_larger_prefill_steps_win_nothing_where_prefill_already_fills_the_gpu() 
 
 def test_the_clients_concurrency_gives_the_curve_of_max_num_seqs_without_restarts() -> None:
     load = Load(clients=4, think_s=0.0, prompt=Lengths(600, 0.3), output=Lengths(200, 0.3))
-    by_client = trial.run(SMALL, A100, load, 300, 1)
-    by_server = trial.run(replace(SMALL, max_num_seqs=4), A100, replace(load, clients=16), 300, 1)
+    by_client = simulate_run.run(SMALL, A100, load, 300, 1)
+    by_server = simulate_run.run(replace(SMALL, max_num_seqs=4), A100, replace(load, clients=16), 300, 1)
     assert by_client.generated == pytest.approx(by_server.generated, rel=0.05)
 
 
@@ -199,7 +200,7 @@ WIDE = Load(rate=1.0, prompt=Lengths(300, 0.5), output=Lengths(700, 1.1), max_to
 
 
 def test_requests_that_are_let_in_freely_evict_each_other_and_fewer_slots_turn_that_into_waiting() -> None:
-    free, held = (trial.run(replace(SMALL, max_num_seqs=n), A100, WIDE, 600, 1) for n in (64, 5))
+    free, held = (simulate_run.run(replace(SMALL, max_num_seqs=n), A100, WIDE, 600, 1) for n in (64, 5))
     assert free.preemptions > 10 * held.preemptions
     assert known(held.tpot_p99) < known(free.tpot_p99) / 2
     assert known(held.ttft_p50) > known(free.ttft_p50)
@@ -210,7 +211,7 @@ def test_what_the_requests_hold_together_decides_whether_any_is_evicted() -> Non
         load = Load(clients=clients, think_s=0.0, prompt=Lengths(900), output=Lengths(200))
         needed = clients * 1000  # concurrency x mean context
         assert (needed > SMALL.capacity_tokens) is evicts
-        assert (trial.run(SMALL, A100, load, 120, 1).preemptions > 0) is evicts
+        assert (simulate_run.run(SMALL, A100, load, 120, 1).preemptions > 0) is evicts
 
 
 def test_four_slots_of_whole_windows_need_a_cache_of_four_windows() -> None:
@@ -239,7 +240,7 @@ def test_8000_tokens_take_a_fifth_to_two_fifths_of_a_second_to_compute_again_and
 
 
 def test_most_of_the_distance_from_median_to_p99_is_made_by_preemption() -> None:
-    tight, roomy = (trial.run(replace(SMALL, num_gpu_blocks=n), A100, WIDE, 600, 1) for n in (513, 8192))
+    tight, roomy = (simulate_run.run(replace(SMALL, num_gpu_blocks=n), A100, WIDE, 600, 1) for n in (513, 8192))
     assert tight.preemptions > 0
     assert roomy.preemptions == 0
     assert 3 < known(tight.tpot_p99) / known(tight.tpot_p50) < 5  # reported from production: 3.8
@@ -306,14 +307,14 @@ OVERLOAD = Load(rate=3.0, prompt=Lengths(200, 0.3), output=Lengths(500, 1.2), ma
 
 
 def test_knowing_which_answers_will_be_short_lets_them_go_first() -> None:
-    blind, oracle = (trial.run(SMALL, A100, OVERLOAD, 300, 1, gateway=Gateway(predict=p)) for p in (False, True))
+    blind, oracle = (simulate_run.run(SMALL, A100, OVERLOAD, 300, 1, gateway=Gateway(predict=p)) for p in (False, True))
     assert known(oracle.ttft_p50) < known(blind.ttft_p50) / 2
     assert oracle.preemptions < blind.preemptions / 2
 
 
 def test_knowing_only_short_medium_or_long_is_nearly_as_good() -> None:
     blind, coarse = (
-        trial.run(SMALL, A100, OVERLOAD, 300, 1, gateway=gateway)
+        simulate_run.run(SMALL, A100, OVERLOAD, 300, 1, gateway=gateway)
         for gateway in (Gateway(), Gateway(predict=True, classes=4.0))
     )
     assert known(coarse.ttft_p50) < known(blind.ttft_p50) / 2
@@ -322,13 +323,14 @@ def test_knowing_only_short_medium_or_long_is_nearly_as_good() -> None:
 
 def test_predicting_too_short_costs_more_than_predicting_too_long() -> None:
     short, long = (
-        trial.run(SMALL, A100, OVERLOAD, 300, 1, gateway=Gateway(predict=True, noise=0.3, bias=b)) for b in (0.5, 1.5)
+        simulate_run.run(SMALL, A100, OVERLOAD, 300, 1, gateway=Gateway(predict=True, noise=0.3, bias=b))
+        for b in (0.5, 1.5)
     )
     assert short.preemptions > 2 * long.preemptions
 
 
 def test_kinds_of_requests_apart_are_even_and_mixed_they_are_not() -> None:
-    judge = LogJudge({"gw": SourceInfo()})
+    judge = LogAggregator({"gw": SourceInfo()})
     for n in range(50):
         for route, length in (("label", 12 + n % 3), ("code", 1500 + 10 * (n % 7))):
             answer = RequestFinished(float(n), model="m", route=route, completion_tokens=length, finish_reason="stop")
@@ -350,7 +352,7 @@ def test_one_answer_without_an_end_takes_a_quarter_of_a_server_of_four_until_a_d
         serve(four, times, [request(0, 100, runaway), *others])
         ends[runaway] = max(one.finished_at for one in others)
     assert ends[6000] / ends[20] == pytest.approx(4 / 3, rel=0.05)
-    capped = trial.run(
+    capped = simulate_run.run(
         replace(four, default_max_tokens=256), times, Load(clients=4, output=Lengths(6000), max_tokens=None), 60, 1
     )
     assert capped.truncated == 1.0

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from exporter.cli import cli
+from vllm_vitals.cli.main import cli
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

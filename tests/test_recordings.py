@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from exporter.core.snapshot import EngineSnapshot
-from exporter.core.target import TargetJudge
-from exporter.recording import read
+from vllm_vitals.core.snapshot import EngineSnapshot
+from vllm_vitals.core.target_evaluator import TargetEvaluator
+from vllm_vitals.recordings.recording import read
 
 RECORDINGS = Path(__file__).parent / "data" / "recordings"
 NAMES = sorted(path.name for path in RECORDINGS.iterdir())
@@ -26,7 +26,7 @@ def load(name: str, what: str) -> dict[str, Any]:
 @cache
 def judged(name: str) -> dict[str, Timeline]:
     """Engine -> (seconds since the first scrape, what was said)."""
-    judge, timelines, start = TargetJudge(name), {}, None
+    judge, timelines, start = TargetEvaluator(name), {}, None
     for scrape in read(RECORDINGS / name / "metrics.jsonl.gz"):
         start = scrape.at if start is None else start
         for engine in judge.observe(scrape).engines:

@@ -8,9 +8,9 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
-from exporter import catalog
-from exporter.core import state, thresholds
-from exporter.core.snapshot import State
+from vllm_vitals import catalog
+from vllm_vitals.core import state_machine, thresholds
+from vllm_vitals.core.states import State
 
 ROOT = Path(__file__).parent.parent
 TARGET = ROOT / "docs" / "reference.md"
@@ -38,7 +38,9 @@ def metrics() -> str:
 
 def states() -> str:
     """Every state, worst first, with what proves it (the docstrings of its conditions)."""
-    proofs = {member: [rule.enter.__doc__ or "" for rule in state.RULES if rule.state is member] for member in State}
+    proofs = {
+        member: [rule.enter.__doc__ or "" for rule in state_machine.RULES if rule.state is member] for member in State
+    }
     rows = ["| state | `check` says | entered when |", "|---|---|---|"]
     for member in State:
         proof = " **or** ".join(" ".join(text.split()) for text in proofs[member]) or PLAIN[member]
@@ -86,7 +88,7 @@ Set any of them under `thresholds:` in the config file, for all targets or for o
 
 ## Metrics
 
-*native*: whether the recording rules in `alerts/out/native.yml` give the same series without the daemon.
+*native*: whether the recording rules in `alerts/native.yml` give the same series without the daemon.
 
 {metrics()}
 """

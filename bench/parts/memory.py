@@ -7,9 +7,9 @@ import os
 import sys
 from pathlib import Path
 
-from exporter.core.render import TargetRenderer
-from exporter.core.snapshot import Scrape
-from exporter.core.target import TargetJudge
+from vllm_vitals.core.render import TargetRenderer
+from vllm_vitals.core.snapshot import Scrape
+from vllm_vitals.core.target_evaluator import TargetEvaluator
 
 RECORDING = Path(__file__).parents[2] / "tests" / "data" / "recordings" / "spiral_chunked" / "metrics.jsonl.gz"
 
@@ -21,7 +21,7 @@ def resident() -> int:
 
 def watch(name: str, bodies: list[bytes], scrapes: int) -> tuple[object, ...]:
     """Everything that stays of one target after its windows are full."""
-    judge, renderer = TargetJudge(name), TargetRenderer()
+    judge, renderer = TargetEvaluator(name), TargetRenderer()
     for number in range(scrapes):
         snapshot = judge.observe(Scrape(10.0 * number, 0.01, bodies[number % len(bodies)]))
         families = renderer.render(snapshot)

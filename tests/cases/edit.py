@@ -1,7 +1,7 @@
 """Real bodies of /metrics, edited: the same text as vLLM wrote it, with other values, names or labels.
 
 `Server` takes one real body as its form and fills it with counters that move as a test says; the functions below edit
-whole recordings. `judge` shows the result to a `TargetJudge`, as the daemon would.
+whole recordings. `judge` shows the result to a `TargetEvaluator`, as the daemon would.
 """
 
 import gzip
@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from exporter.core.snapshot import EngineSnapshot, Role, Scrape, State, TargetSnapshot
-from exporter.core.target import TargetJudge
+from vllm_vitals.core.snapshot import EngineSnapshot, Role, Scrape, TargetSnapshot
+from vllm_vitals.core.states import State
+from vllm_vitals.core.target_evaluator import TargetEvaluator
 
 DATA = Path(__file__).parent.parent / "data"
 Edit = Callable[[str], str]
@@ -47,9 +48,9 @@ def recording(path: str) -> list[tuple[float, str]]:
     return [(line["t"], line["text"]) for line in lines if line["status"] == 200]
 
 
-def judge(scrapes: Iterable[tuple[float, str]], judging: TargetJudge | None = None) -> list[TargetSnapshot]:
+def judge(scrapes: Iterable[tuple[float, str]], judging: TargetEvaluator | None = None) -> list[TargetSnapshot]:
     """What a judge says to each body."""
-    judging = judging or TargetJudge("vllm:8000")
+    judging = judging or TargetEvaluator("vllm:8000")
     return [judging.observe(Scrape(at, 0.01, text.encode())) for at, text in scrapes]
 
 
@@ -135,7 +136,7 @@ class Server:
     ) -> None:
         (self.at, text) = recording(form)[5]
         self.edits, self.judged = list(edits), judged
-        self.judging = TargetJudge("vllm:8000", role=role)
+        self.judging = TargetEvaluator("vllm:8000", role=role)
         self.told: list[TargetSnapshot] = []
         self._lines = text.split("\n")
         self._place: dict[str, list[int]] = {}

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from exporter.core.snapshot import Scrape
-from exporter.core.target import TargetJudge
-from exporter.reasons import of_text
 from tests.cases.edit import DATA, Edit, prefixed, without, without_zeros
+from vllm_vitals.core.snapshot import Scrape
+from vllm_vitals.core.target_evaluator import TargetEvaluator
+from vllm_vitals.scrape.reasons import of_text
 
 Line = dict[str, Any]
 LATE = 6.0  # with fewer scrapes a share of them is reached so much later (s)
@@ -51,7 +51,7 @@ EDITS: dict[str, tuple[Callable[[list[Line]], list[Line]], Edit]] = {
 
 def wrong(expect: dict[str, Any], start: float, lines: Iterable[Line], edit: Edit) -> list[tuple[int, str]]:
     """Scrapes whose state no rule allows, or that never may be."""
-    judge, found = TargetJudge("vllm:8000"), []
+    judge, found = TargetEvaluator("vllm:8000"), []
     for line in lines:
         body = edit(line["text"]).encode() if line["status"] == 200 else None
         failure = ("", "") if body else of_text(str(line["status"]))

@@ -9,12 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from exporter import views
-from exporter.core.render import TargetRenderer, join
-from exporter.core.snapshot import SCRAPE_ERRORS, Canary, Scrape, TargetSnapshot
-from exporter.core.spellings import MAX_SUFFIXES, stem
-from exporter.core.target import TargetJudge
 from tests.cases.edit import DATA, Server, ranks, recording
+from vllm_vitals.core.render import TargetRenderer, join
+from vllm_vitals.core.snapshot import SCRAPE_ERRORS, Canary, Scrape, TargetSnapshot
+from vllm_vitals.core.target_evaluator import TargetEvaluator
+from vllm_vitals.serve import views
+from vllm_vitals.vllm.names import MAX_SUFFIXES, stem
 
 BODIES = [recording(path)[8][1] for path in ("recordings/spiral_chunked", "versions/0.8.5", "versions/0.11.2")]
 NUMBERS = (
@@ -79,7 +79,7 @@ def served(snapshot: TargetSnapshot, renderer: TargetRenderer) -> None:
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(scrapes, st.dictionaries(st.sampled_from(("max_num_seqs", "max_model_len")), st.sampled_from(NUMBERS)))
 def test_a_judge_answers_whatever_comes(come: list[tuple[float, bytes | str]], learned: dict[str, str]) -> None:
-    judge, renderer, at = TargetJudge("a:8000"), TargetRenderer({"target": "a:8000"}, "all"), 1e9
+    judge, renderer, at = TargetEvaluator("a:8000"), TargetRenderer({"target": "a:8000"}, "all"), 1e9
     judge.learn(learned)
     for step, what in come:
         at += step
@@ -118,7 +118,7 @@ def test_a_judge_answers_whatever_the_counters_do(moved: list[dict[str, float]],
 def test_a_thousand_ranks_and_a_life_of_a_day_stay_bounded() -> None:
     """What a judge keeps of one engine does not grow with the time that it watches."""
     server = Server(judged=False)
-    judge, sizes = TargetJudge("a:8000"), []
+    judge, sizes = TargetEvaluator("a:8000"), []
     for hour in range(3):
         for _ in range(400):
             server.step(3.0, generated=100.0, finished=1.0, running=3.0)
@@ -133,7 +133,7 @@ def test_a_thousand_ranks_and_a_life_of_a_day_stay_bounded() -> None:
 def test_numbers_that_are_no_numbers_in_a_recording_are_one_failed_scrape() -> None:
     with gzip.open(DATA / "recordings" / "truncation_mix" / "metrics.jsonl.gz", "rt") as file:
         text = json.loads(file.readline())["text"]
-    judge = TargetJudge("a:8000")
+    judge = TargetEvaluator("a:8000")
     for at in (nan, inf, -inf, 0.0, 5.0):
         judge.observe(Scrape(at, 0.1, text.encode()))
 

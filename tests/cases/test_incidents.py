@@ -5,10 +5,6 @@ from typing import Any
 
 import pytest
 
-from exporter.check import hurried
-from exporter.core.snapshot import Role, State
-from exporter.core.target import TargetJudge
-from exporter.core.thresholds import Thresholds
 from tests.cases.edit import (
     Edit,
     Server,
@@ -22,6 +18,11 @@ from tests.cases.edit import (
     without,
     without_zeros,
 )
+from vllm_vitals.cli.observe import hurried
+from vllm_vitals.core.snapshot import Role
+from vllm_vitals.core.states import State
+from vllm_vitals.core.target_evaluator import TargetEvaluator
+from vllm_vitals.core.thresholds import Thresholds
 
 NEWEST = "recordings/same_load_reserved"
 FORMS: dict[str, tuple[str, tuple[Edit, ...]]] = {
@@ -350,7 +351,7 @@ def test_no_traffic_is_absent_and_never_0_or_nan(server: Server) -> None:
 
 def test_c38_one_crowded_rank_is_judged_apart_named_first_and_called_uneven() -> None:
     crowded, free = Server(judged=False), Server(judged=False)
-    judging = TargetJudge("vllm:8000")
+    judging = TargetEvaluator("vllm:8000")
     for _ in range(30):
         crowded.step(
             generated=2000.0, finished=4.0, started=4.0, preempted=0.5, running=51.0, waiting=117.0, kv_usage=1.0
@@ -366,7 +367,7 @@ def test_c38_one_crowded_rank_is_judged_apart_named_first_and_called_uneven() ->
 
 def test_c38_ranks_that_all_queue_are_not_called_uneven() -> None:
     one = Server(judged=False)
-    judging = TargetJudge("vllm:8000")
+    judging = TargetEvaluator("vllm:8000")
     for _ in range(20):
         one.step(generated=2000.0, finished=4.0, running=51.0, waiting=20.0, kv_usage=0.5)
         (told,) = judge([(one.at, ranks([one.text] * 4))], judging)
@@ -651,5 +652,5 @@ def test_half_a_minute_is_enough_to_see_it(state: State) -> None:
     """What `check` does: a look of 30 s, every 2 s, at a server that has been so for a while."""
     server = Server(judged=False)
     server.healthy(600)
-    server.judging, server.judged = TargetJudge("vllm:8000", hurried(Thresholds(), 30.0)), True
+    server.judging, server.judged = TargetEvaluator("vllm:8000", hurried(Thresholds(), 30.0)), True
     assert server.run(30, 2.0, **LOOKS[state])[-1] is state

@@ -5,10 +5,10 @@ from math import inf
 
 import pytest
 
-from exporter.core.snapshot import EngineSnapshot, Reading
 from tests.cases import naive
 from tests.cases.edit import DATA, judge, recording
 from tests.cases.naive import Seen, grown, histogram
+from vllm_vitals.core.snapshot import EngineSnapshot, Reading
 
 NAMES = sorted(path.name for path in (DATA / "recordings").iterdir())
 PATHS = [f"recordings/{name}" for name in NAMES] + sorted(f"versions/{p.name}" for p in (DATA / "versions").iterdir())

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
-from alerts.config import load
-from alerts.model import dump
-from alerts.routing import document
-from dashboards import links
 from tests.programs import current, missing
+from vllm_vitals.dashboards import links
+from vllm_vitals.rules.config import load
+from vllm_vitals.rules.model import dump
+from vllm_vitals.rules.routing import document
 
 ROOT = Path(__file__).parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))

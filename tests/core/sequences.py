@@ -3,10 +3,11 @@
 from array import array
 from dataclasses import replace
 
-from exporter.core.engine import EngineJudge
-from exporter.core.sample import EngineSample, Histogram
-from exporter.core.snapshot import EngineKey, EngineSnapshot, Role, State
-from exporter.core.thresholds import Thresholds
+from vllm_vitals.core.engine_evaluator import EngineEvaluator
+from vllm_vitals.core.sample import EngineSample, Histogram
+from vllm_vitals.core.snapshot import EngineKey, EngineSnapshot, Role
+from vllm_vitals.core.states import State
+from vllm_vitals.core.thresholds import Thresholds
 
 EDGES = {
     "tpot_seconds": (
@@ -71,7 +72,7 @@ class Engine:
     """One engine under test. ``step`` advances time and counters and answers the judge's snapshot."""
 
     def __init__(self, limits: Thresholds | None = None, role: Role | None = None, **first: object) -> None:
-        self.judge = EngineJudge(EngineKey("vllm:8000", "m", "0"), limits or Thresholds(), role)
+        self.judge = EngineEvaluator(EngineKey("vllm:8000", "m", "0"), limits or Thresholds(), role)
         self.at = 1_000_000.0
         defaults = EngineSample(
             running=0.0,

@@ -3,18 +3,19 @@
 import re
 from pathlib import Path
 
-from exporter.core import advice
-from exporter.core.snapshot import Advice, State
-from exporter.core.target import TargetJudge
-from exporter.recording import read
 from tests.core.sequences import Engine
+from vllm_vitals.core import advice
+from vllm_vitals.core.snapshot import Advice
+from vllm_vitals.core.states import State
+from vllm_vitals.core.target_evaluator import TargetEvaluator
+from vllm_vitals.recordings.recording import read
 
 RECORDINGS = Path(__file__).parent.parent / "data" / "recordings"
 
 
 def advice_in(recording: str, state: State) -> tuple[Advice, ...]:
     """The last advice given while an engine of the recording was in ``state``."""
-    judge, said = TargetJudge(recording), ()
+    judge, said = TargetEvaluator(recording), ()
     for scrape in read(RECORDINGS / recording / "metrics.jsonl.gz"):
         said = next((e.advice for e in judge.observe(scrape).engines if e.state is state), said)
     return said
@@ -31,7 +32,7 @@ def test_a_spiral_fed_by_long_inputs_is_capped_at_the_gateway_and_then_reserved(
 
 
 def test_where_all_input_is_reserved_already_the_watermark_is_next() -> None:
-    judge, said = TargetJudge("spiral_chunked"), set()
+    judge, said = TargetEvaluator("spiral_chunked"), set()
     judge.learn({"scheduler_reserve_full_isl": "True"})
     for scrape in read(RECORDINGS / "spiral_chunked" / "metrics.jsonl.gz"):
         (engine,) = judge.observe(scrape).engines

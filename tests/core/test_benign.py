@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from exporter.core.engine import EngineJudge
-from exporter.core.sample import EngineSample
-from exporter.core.snapshot import EngineKey, State
-from exporter.core.thresholds import Thresholds
+from vllm_vitals.core.engine_evaluator import EngineEvaluator
+from vllm_vitals.core.sample import EngineSample
+from vllm_vitals.core.snapshot import EngineKey
+from vllm_vitals.core.states import State
+from vllm_vitals.core.thresholds import Thresholds
 
 DATA = Path(__file__).parent.parent / "data"
 ALARMS = {State.THRASHING, State.DEATH_SPIRAL, State.STALLED}
@@ -21,7 +22,7 @@ WEEK, SCRAPE = 7 * 86_400, 15
 
 @pytest.mark.parametrize("gib", [8, 16, 24, 32])
 def test_a_benign_overload_of_public_benchmark_logs_raises_no_alarm(gib: int) -> None:
-    judge, made, prompts, states = EngineJudge(KEY, Thresholds()), 0.0, 0.0, set()
+    judge, made, prompts, states = EngineEvaluator(KEY, Thresholds()), 0.0, 0.0, set()
     with (DATA / f"hust_timeline_kv{gib}GiB_rep1.csv").open() as file:
         for row, fields in enumerate(csv.DictReader(file)):
             made += 10 * float(fields["gen_tps"])
@@ -43,7 +44,7 @@ def test_a_benign_overload_of_public_benchmark_logs_raises_no_alarm(gib: int) ->
 
 def fleet_engine(per_minute: float, seed: int) -> Counter[State]:
     """A week of one engine that finishes ``per_minute`` and preempts 0.15 as often, both by chance, with a queue."""
-    dice, judge, seen = random.Random(seed), EngineJudge(KEY, Thresholds()), Counter[State]()
+    dice, judge, seen = random.Random(seed), EngineEvaluator(KEY, Thresholds()), Counter[State]()
     finished = preempted = made = 0.0
     for at in range(0, WEEK, SCRAPE):
         completions = poisson(dice, per_minute * SCRAPE / 60)

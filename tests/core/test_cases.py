@@ -2,8 +2,9 @@
 
 import pytest
 
-from exporter.core.snapshot import Role, State
 from tests.core.sequences import Engine
+from vllm_vitals.core.snapshot import Role
+from vllm_vitals.core.states import State
 
 
 def test_c1_zero_progress_preemption_cascade_is_a_spiral_within_two_windows() -> None:

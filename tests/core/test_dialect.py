@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from exporter.catalog import BY_NAME, NORMALISED, Kind
-from exporter.core.dialect import ExpositionError, Layout, normalise
-from exporter.core.sample import EngineSample, TargetSample
-from exporter.core.spellings import FAMILIES, WANTED
+from vllm_vitals.catalog import BY_NAME, NORMALISED, Kind
+from vllm_vitals.core.dialect import ExpositionError, Layout, normalise
+from vllm_vitals.core.sample import EngineSample, TargetSample
+from vllm_vitals.vllm.names import FAMILIES, WANTED
 
 DATA = Path(__file__).parents[1] / "data"
 VERSIONS = sorted(path.name for path in (DATA / "versions").iterdir())

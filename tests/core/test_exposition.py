@@ -9,9 +9,9 @@ from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from exporter.core.exposition import ExpositionError, parse, split
-from exporter.core.skeleton import follow
-from exporter.core.snapshot import SCRAPE_ERRORS
+from vllm_vitals.core.exposition import ExpositionError, parse, split
+from vllm_vitals.core.incremental import apply_delta
+from vllm_vitals.core.snapshot import SCRAPE_ERRORS
 
 Read = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -321,12 +321,12 @@ def test_following_a_body_reads_exactly_what_learning_it_would(
         text = edited(text, step)
         if reason_of(text):
             with contextlib.suppress(ExpositionError):
-                assert follow(skeleton, split(text.encode())) is None
+                assert apply_delta(skeleton, split(text.encode())) is None
             skeleton, text = parse(START.encode(), WANTED).skeleton, START
             continue
         learnt = parse(text.encode(), WANTED)
         before = list(skeleton.values)
-        changed = follow(skeleton, split(text.encode()))
+        changed = apply_delta(skeleton, split(text.encode()))
         if changed is not None:
             assert repr(skeleton.values) == repr(learnt.values)
             same = [slot for slot in range(len(before)) if slot not in changed]
@@ -359,20 +359,20 @@ LOOSE = "# HELP n N.\n# TYPE n counter\nn_total 1\n# HELP z Z.\n# TYPE z gauge\n
 )
 def test_a_body_built_otherwise_is_not_followed(old: str, new: str) -> None:
     body = (HISTOGRAM + LOOSE).encode()
-    assert follow(parse(body, WANTED).skeleton, split(body)) == []
+    assert apply_delta(parse(body, WANTED).skeleton, split(body)) == []
     other = body.decode().replace(old, new, 1).encode(errors="surrogateescape")
     with contextlib.suppress(ExpositionError):
-        assert follow(parse(body, WANTED).skeleton, split(other)) is None
+        assert apply_delta(parse(body, WANTED).skeleton, split(other)) is None
 
 
 def test_blocks_that_agree_after_another_opening_are_not_followed() -> None:
     one = b"# HELP a A\na 1\n# HELP b gauge\nb 1\n"
     other = one.replace(b"# HELP b", b"# TYPE b")
     assert split(one).texts == split(other).texts
-    assert follow(parse(one).skeleton, split(other)) is None
+    assert apply_delta(parse(one).skeleton, split(other)) is None
 
 
 def test_unwanted_families_may_grow_without_being_learnt_again() -> None:
     body = (HISTOGRAM + LOOSE).encode()
     grown = body.replace(b"n_total 1", b'n_total 3\nn_total{code="5xx"} 1')
-    assert follow(parse(body, WANTED).skeleton, split(grown)) == []
+    assert apply_delta(parse(body, WANTED).skeleton, split(grown)) == []

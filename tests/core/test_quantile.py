@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.core.quantile import cv, delta, mean, quantile, ratio, share_at_most
-from exporter.core.sample import Histogram
+from vllm_vitals.core.quantile import cv, delta, mean, quantile, ratio, share_at_most
+from vllm_vitals.core.sample import Histogram
 
 EDGES = (0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 2.5)
 

@@ -15,31 +15,31 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from exporter import recording
-from exporter.catalog import BY_NAME, METRICS, NAMESPACE, Kind
-from exporter.core.render import TargetRenderer, join, render_samples
-from exporter.core.sample import EngineSample, Histogram
-from exporter.core.sheet import label_text
-from exporter.core.snapshot import (
+from tests.programs import find
+from vllm_vitals.catalog import BY_NAME, METRICS, NAMESPACE, Kind
+from vllm_vitals.core.render import TargetRenderer, join, render_samples
+from vllm_vitals.core.sample import EngineSample, Histogram
+from vllm_vitals.core.series_block import label_text
+from vllm_vitals.core.snapshot import (
     SCRAPE_ERRORS,
     Advice,
     EngineKey,
     EngineSnapshot,
     Reading,
     Scrape,
-    State,
     TargetSnapshot,
     absent,
 )
-from exporter.core.target import TargetJudge
-from tests.programs import find
+from vllm_vitals.core.states import State
+from vllm_vitals.core.target_evaluator import TargetEvaluator
+from vllm_vitals.recordings import recording
 
 DATA = Path(__file__).parent.parent / "data"
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 def replayed(name: str, upto: int | None = None) -> TargetSnapshot:
-    judge = TargetJudge(name)
+    judge = TargetEvaluator(name)
     snapshots = [judge.observe(s) for s in list(recording.read(DATA / "recordings" / name / "metrics.jsonl.gz"))[:upto]]
     return snapshots[-1]
 
@@ -218,11 +218,13 @@ def test_histograms_are_passed_through_as_chosen_with_vllms_own_bounds(choice: s
 
 
 def test_a_histogram_is_rendered_again_only_when_it_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    from exporter.core import sheet
+    from vllm_vitals.core import series_block
 
     made: list[str] = []
-    real = sheet._render_histogram
-    monkeypatch.setattr(sheet, "_render_histogram", lambda name, own, h: (made.append(name), real(name, own, h))[1])
+    real = series_block._render_histogram
+    monkeypatch.setattr(
+        series_block, "_render_histogram", lambda name, own, h: (made.append(name), real(name, own, h))[1]
+    )
     histogram = Histogram((0.1, 1.0), array("d", [1.0, 2.0, 2.0]), 1.5)
     sample = EngineSample(histograms={"ttft_seconds": histogram})
     engine = EngineSnapshot(EngineKey("t", "m", "0"), State.IDLE, 1.0, 1.0, sample=sample)
@@ -271,7 +273,7 @@ def test_lines_come_and_go_with_what_is_known() -> None:
 
 
 def test_a_target_never_seen_shows_as_not_up_and_nothing_is_invented() -> None:
-    snapshot = TargetJudge("t", model_name="llama").observe(Scrape(5.0, 0.1, None, "refused", "no"))
+    snapshot = TargetEvaluator("t", model_name="llama").observe(Scrape(5.0, 0.1, None, "refused", "no"))
     found = by_name(join([TargetRenderer().render(snapshot)]).decode())
     assert the(found, "target_up", target="t") == 0
     assert the(found, "scrape_errors_total", reason="refused") == 1
@@ -281,7 +283,7 @@ def test_a_target_never_seen_shows_as_not_up_and_nothing_is_invented() -> None:
 
 
 def test_after_a_failure_the_last_series_stay_until_the_third_in_a_row() -> None:
-    judge, renderer = TargetJudge("t"), TargetRenderer()
+    judge, renderer = TargetEvaluator("t"), TargetRenderer()
     scrapes = list(recording.read(DATA / "recordings" / "spiral_chunked" / "metrics.jsonl.gz"))[:30]
     for scrape in scrapes:
         good = renderer.render(judge.observe(scrape))
@@ -340,7 +342,7 @@ def test_promtool_finds_nothing_to_improve() -> None:
 
 @pytest.mark.parametrize("version", sorted(p.parent.name for p in DATA.glob("versions/*/metrics.jsonl.gz")))
 def test_every_version_renders_only_what_its_server_said(version: str) -> None:
-    judge = TargetJudge(version)
+    judge = TargetEvaluator(version)
     snapshot = None
     for scrape in recording.read(DATA / "versions" / version / "metrics.jsonl.gz"):
         snapshot = judge.observe(scrape)
@@ -356,7 +358,7 @@ def test_every_version_renders_only_what_its_server_said(version: str) -> None:
 
 
 def test_what_a_server_refused_stands_on_its_first_engine_alone() -> None:
-    judge = TargetJudge("a:8000")
+    judge = TargetEvaluator("a:8000")
     for scrape in list(recording.read(DATA / "recordings" / "dp2_pressure" / "metrics.jsonl.gz"))[-3:]:
         body = (scrape.body or b"").replace(b'reason="max_num_queued_reqs"} 0.0', b'reason="max_num_queued_reqs"} 7.0')
         snapshot = judge.observe(replace(scrape, body=body))

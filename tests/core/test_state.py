@@ -6,17 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.core.sample import EngineSample
-from exporter.core.signals import Completions, exceeds
-from exporter.core.snapshot import State
-from exporter.core.state import RULES, Facts, Machine, all_of
-from exporter.core.thresholds import Thresholds
-from exporter.core.window import Span
+from vllm_vitals.core.sample import EngineSample
+from vllm_vitals.core.signals import Completions, exceeds
+from vllm_vitals.core.state_machine import RULES, Facts, Machine, all_of
+from vllm_vitals.core.states import State
+from vllm_vitals.core.thresholds import Thresholds
+from vllm_vitals.core.window import Span
 
 LIMITS = Thresholds()
 CALM = Facts(
     seconds=60.0, work=8.0, asleep=False, busy=True, preemptions=0.0, completions=None, tax=0.0, mean_waiting=0.0,
-    draining=False, generated=1000.0, silent_for=0.0, share_of_calm=1.0, stuck_for=0.0,
+    draining=False, generated=1000.0, seconds_without_token=0.0, generation_vs_baseline=1.0,
+    seconds_without_progress=0.0,
     stall_limit=45.0, latency_factor=1.0, prefill_factor=1.0,
     queued_share=0.0, kv_max=0.4, running_full=None, decodes=True,
 )  # fmt: skip
@@ -28,8 +29,8 @@ def finished(completions: float, preemptions: float, repeated: float | None = No
 
 
 PROVEN = {
-    State.STALLED: {"stuck_for": 45.0},
-    State.DEATH_SPIRAL: {"preemptions": 50.0, "silent_for": 30.0},
+    State.STALLED: {"seconds_without_progress": 45.0},
+    State.DEATH_SPIRAL: {"preemptions": 50.0, "seconds_without_token": 30.0},
     State.THRASHING: {"preemptions": 60.0, "completions": finished(50, 45), "mean_waiting": 5.0},
     State.STARVED: {"latency_factor": 3.0, "prefill_factor": 5.0},
     State.PREEMPTING: {"preemptions": 1.0},
@@ -37,8 +38,8 @@ PROVEN = {
     State.KV_PRESSURE: {"kv_max": 0.9},
 }  # fmt: skip
 NEARLY = {
-    State.STALLED: {"stuck_for": 44.9},
-    State.DEATH_SPIRAL: {"preemptions": 9.0, "silent_for": 300.0},
+    State.STALLED: {"seconds_without_progress": 44.9},
+    State.DEATH_SPIRAL: {"preemptions": 9.0, "seconds_without_token": 300.0},
     State.THRASHING: {"preemptions": 60.0, "completions": finished(50, 30), "mean_waiting": 5.0},
     State.STARVED: {"latency_factor": 2.9, "prefill_factor": 50.0},
     State.PREEMPTING: {"preemptions": 0.0},
@@ -105,7 +106,7 @@ def test_a_spiral_by_ratio_needs_the_tax_as_well() -> None:
 
 
 def test_a_spiral_by_collapse_is_held_30_s() -> None:
-    facts = replace(CALM, preemptions=12.0, share_of_calm=0.3)
+    facts = replace(CALM, preemptions=12.0, generation_vs_baseline=0.3)
     assert after(25, facts) is State.PREEMPTING
     assert after(30, facts) is State.DEATH_SPIRAL
 
@@ -117,7 +118,7 @@ def test_chance_does_not_raise_a_ratio() -> None:
 
 
 def test_asleep_beats_what_the_frozen_gauges_say() -> None:
-    assert after(300, replace(CALM, asleep=True, stuck_for=300.0)) is State.ASLEEP
+    assert after(300, replace(CALM, asleep=True, seconds_without_progress=300.0)) is State.ASLEEP
 
 
 def test_without_gauges_the_calm_states_are_unknown() -> None:
@@ -137,9 +138,9 @@ def test_three_valued_logic_is_kleenes(values: list[bool | None]) -> None:
 maybe = st.one_of(st.none(), st.floats(min_value=0, max_value=1e6))
 facts = st.builds(
     Facts, seconds=st.floats(min_value=5, max_value=60), work=maybe, asleep=st.booleans(), busy=st.booleans(),
-    preemptions=maybe, tax=maybe, mean_waiting=maybe, draining=verdicts, generated=maybe, silent_for=maybe,
+    preemptions=maybe, tax=maybe, mean_waiting=maybe, draining=verdicts, generated=maybe, seconds_without_token=maybe,
     completions=st.one_of(st.none(), st.builds(finished, st.floats(20, 1e4), st.floats(0, 1e4), maybe)),
-    share_of_calm=maybe, stuck_for=maybe, stall_limit=st.just(45.0), latency_factor=maybe,
+    generation_vs_baseline=maybe, seconds_without_progress=maybe, stall_limit=st.just(45.0), latency_factor=maybe,
     prefill_factor=maybe, queued_share=maybe, kv_max=maybe, running_full=maybe, decodes=st.booleans(),
 )  # fmt: skip
 

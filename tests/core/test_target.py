@@ -4,8 +4,9 @@ import gzip
 import json
 from pathlib import Path
 
-from exporter.core.snapshot import Scrape, State, TargetSnapshot
-from exporter.core.target import TargetJudge
+from vllm_vitals.core.snapshot import Scrape, TargetSnapshot
+from vllm_vitals.core.states import State
+from vllm_vitals.core.target_evaluator import TargetEvaluator
 
 RECORDINGS = Path(__file__).parent.parent / "data" / "recordings"
 
@@ -24,8 +25,8 @@ def failed(at: float, reason: str) -> Scrape:
     return Scrape(at, 0.01, None, reason, "why")
 
 
-def spiralling() -> tuple[TargetJudge, float, TargetSnapshot]:
-    judge, last = TargetJudge("a:8000"), None
+def spiralling() -> tuple[TargetEvaluator, float, TargetSnapshot]:
+    judge, last = TargetEvaluator("a:8000"), None
     for at, text in bodies("spiral_chunked")[:75]:
         last = judge.observe(good(at, text))
     assert last is not None
@@ -59,7 +60,7 @@ def test_blindness_never_hides_a_proven_spiral_until_it_is_5_minutes_old() -> No
 
 
 def test_a_server_that_answers_without_metrics_is_blind_and_not_down() -> None:
-    judge = TargetJudge("a:8000")
+    judge = TargetEvaluator("a:8000")
     for at, text in bodies("truncation_mix")[:10]:
         judge.observe(good(at, text))
     for n, body in enumerate((b"<html>login</html>", b"", b"up 1\n"), start=1):
@@ -69,7 +70,7 @@ def test_a_server_that_answers_without_metrics_is_blind_and_not_down() -> None:
 
 
 def test_a_target_never_seen_shows_as_one_nameless_engine_that_goes_when_the_server_comes() -> None:
-    judge = TargetJudge("a:8000", model_name="llama")
+    judge = TargetEvaluator("a:8000", model_name="llama")
     for at in (0.0, 5.0, 10.0):
         snapshot = judge.observe(failed(at, "refused"))
     (engine,) = snapshot.engines
@@ -81,7 +82,7 @@ def test_a_target_never_seen_shows_as_one_nameless_engine_that_goes_when_the_ser
 
 
 def test_a_target_that_turns_into_another_model_is_judged_anew() -> None:
-    judge = TargetJudge("a:8000")
+    judge = TargetEvaluator("a:8000")
     scrapes = bodies("spiral_chunked")[:80]
     for at, text in scrapes:
         judge.observe(good(at, text))
@@ -94,7 +95,7 @@ def test_a_target_that_turns_into_another_model_is_judged_anew() -> None:
 
 
 def test_the_worst_engine_speaks_first() -> None:
-    judge = TargetJudge("a:8000")
+    judge = TargetEvaluator("a:8000")
     for at, text in bodies("dp2_pressure"):
         snapshot = judge.observe(good(at, text))
     ranks = [engine.state.rank for engine in snapshot.engines]
@@ -111,7 +112,7 @@ def test_seconds_in_each_state_add_up_to_the_time_watched_and_spirals_are_counte
 
 
 def test_a_dp_rank_under_pressure_is_judged_apart_from_one_that_is_not() -> None:
-    judge = TargetJudge("a:8000")
+    judge = TargetEvaluator("a:8000")
     idle = next(
         text for _, text in bodies("engine_hang") if 'num_requests_running{engine="0",model_name="tiny"} 0.0' in text
     )
@@ -126,7 +127,7 @@ def test_a_dp_rank_under_pressure_is_judged_apart_from_one_that_is_not() -> None
 
 
 def test_a_v0_server_before_its_first_request_lists_no_engine_and_shows_as_unknown() -> None:
-    judge = TargetJudge("a:8000")
+    judge = TargetEvaluator("a:8000")
     fresh = b'# TYPE vllm:num_requests_running gauge\nvllm:cache_config_info{num_gpu_blocks="512"} 1.0\n'
     snapshot = judge.observe(Scrape(0.0, 0.01, fresh))
     assert snapshot.up is True

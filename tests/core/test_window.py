@@ -6,8 +6,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.core.sample import EngineSample, Histogram
-from exporter.core.window import Window
+from vllm_vitals.core.sample import EngineSample, Histogram
+from vllm_vitals.core.window import Window
 
 ZERO = EngineSample(generation_tokens=0.0, preemptions=0.0, running=0.0, responses={"stop": 0.0})
 

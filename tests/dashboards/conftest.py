@@ -6,9 +6,9 @@ from itertools import chain
 
 import pytest
 
-from exporter.core import render
 from tests.dashboards import history
 from tests.programs import find
+from vllm_vitals.core import render
 
 NAMES = (
     "spiral_chunked", "overcommit_thrash", "preempting_productive", "dp2_pressure", "truncation_mix",

@@ -15,18 +15,18 @@ from pathlib import Path
 
 import requests
 
-from exporter import recording
-from exporter.catalog import METRICS
-from exporter.core import render
-from exporter.core.snapshot import Canary, Scrape
-from exporter.core.target import TargetJudge
-from exporter.logs.decode import LineDecoder
-from exporter.logs.families import log_families
-from exporter.logs.judge import LogJudge, SourceInfo
-from exporter.logs.schema import shipped
-from exporter.simulator.logs import STATS_INTERVAL_S, LogWriter
-from exporter.simulator.scenarios import scenario
-from exporter.simulator.world import Happening, World
+from vllm_vitals.catalog import METRICS
+from vllm_vitals.core import render
+from vllm_vitals.core.snapshot import Canary, Scrape
+from vllm_vitals.core.target_evaluator import TargetEvaluator
+from vllm_vitals.logs.aggregate import LogAggregator, SourceInfo
+from vllm_vitals.logs.decode import LineDecoder
+from vllm_vitals.logs.families import log_families
+from vllm_vitals.logs.schema import shipped
+from vllm_vitals.recordings import recording
+from vllm_vitals.simulator.logs import STATS_INTERVAL_S, LogWriter
+from vllm_vitals.simulator.scenarios import scenario
+from vllm_vitals.simulator.world import Happening, World
 
 RECORDINGS = Path(__file__).parents[1] / "data" / "recordings"
 # They all end here (epoch s), so that "now" shows every server at its worst.
@@ -75,7 +75,7 @@ def scrapes(name: str) -> list[Scrape]:
 def of_daemon(name: str, native_only: bool = False) -> Iterator[str]:
     """What the daemon serves through a recording, as samples with times; or what recording rules could say of it."""
     target, renderer = f"{name}:8000", render.TargetRenderer()
-    judge, due, ask = TargetJudge(target), 0.0, 0.0
+    judge, due, ask = TargetEvaluator(target), 0.0, 0.0
     judge.learn(SETTINGS)
     for scrape in scrapes(name):
         if scrape.body and scrape.at >= ask:
@@ -90,7 +90,7 @@ def of_daemon(name: str, native_only: bool = False) -> Iterator[str]:
 
 def of_silent(target: str) -> Iterator[str]:
     """What the daemon serves of a server that has not answered since the daemon started."""
-    judge, renderer = TargetJudge(target), render.TargetRenderer()
+    judge, renderer = TargetEvaluator(target), render.TargetRenderer()
     for at in range(END - 60, END + 1, STEP):
         families = renderer.render(judge.observe(Scrape(at, 0.002, None, "refused", "connection refused")))
         yield from stamped(render.join([families]), at, 'job="vllm-vitals",instance="vitals:9840"')
@@ -110,8 +110,8 @@ def of_story(native_only: bool = False) -> Iterator[str]:
     world: World | None = None
     world = World(scenario("story"), epoch=at, listen=listen)
     writer.started(world, 0.0)
-    reader, lines = LogJudge({"vllm": SourceInfo(target)}), LineDecoder(shipped())
-    judge, renderer = TargetJudge(target), render.TargetRenderer()
+    reader, lines = LogAggregator({"vllm": SourceInfo(target)}), LineDecoder(shipped())
+    judge, renderer = TargetEvaluator(target), render.TargetRenderer()
     for second in range(STEP, int(world.scenario.duration_s) + 1, STEP):
         body, now = world.scrape(second), at + second
         if second % STATS_INTERVAL_S == 0 and body:
@@ -141,7 +141,7 @@ def of_gateway(name: str) -> Iterator[str]:
     with gzip.open(RECORDINGS / name / "requests.jsonl.gz", "rb") as file:
         answers = sorted((json.loads(line) for line in file), key=lambda one: float(one["start"] + one["e2e"]))
     shift = END - answers[-1]["start"] - answers[-1]["e2e"]
-    reader, lines, made = LogJudge({"gateway": SourceInfo(f"{name}:8000")}), LineDecoder(shipped()), 1
+    reader, lines, made = LogAggregator({"gateway": SourceInfo(f"{name}:8000")}), LineDecoder(shipped()), 1
     for at in range(END - SPAN, END + 1, STEP):
         while answers and shift + answers[0]["start"] + answers[0]["e2e"] <= at:
             one = answers.pop(0)

@@ -10,9 +10,9 @@ from typing import Any
 
 import promql_parser
 
-from dashboards import links
-from dashboards.promql import RAW_HISTOGRAMS
-from exporter.catalog import METRICS, Kind
+from vllm_vitals.catalog import METRICS, Kind
+from vllm_vitals.dashboards import links
+from vllm_vitals.dashboards.promql import RAW_HISTOGRAMS
 
 Json = dict[str, Any]
 ELSEWHERE = {"ALERTS", "ALERTS_FOR_STATE", "process_resident_memory_bytes", "process_cpu_seconds_total"}

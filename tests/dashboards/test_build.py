@@ -5,18 +5,20 @@ from pathlib import Path
 
 import pytest
 import yaml
-from click.testing import CliRunner
 
-from alerts import meta, page, ticket
-from alerts.config import Config, Limits
-from dashboards import links
-from dashboards.build import OUT, build, drift, main
-from dashboards.modernise import modernise
-from dashboards.site import Levels, Site, scale
+from tests.programs import ROOT
+from tests.typed import typed
+from vllm_vitals.dashboards import links
+from vllm_vitals.dashboards.build import build
+from vllm_vitals.dashboards.modernise import modernise
+from vllm_vitals.dashboards.site import Levels, Site, scale
+from vllm_vitals.generated import drift
+from vllm_vitals.rules import meta, page, ticket
+from vllm_vitals.rules.config import Config, Limits
 
 
 def test_the_committed_files_are_what_the_code_builds() -> None:
-    result = CliRunner().invoke(main, ["--check"])
+    result = typed("dashboards", "check", "-o", ROOT / "dashboards")
     assert result.exit_code == 0, result.output[-4000:]
 
 
@@ -28,28 +30,28 @@ def test_a_changed_a_missing_and_a_stray_file_are_all_told(tmp_path: Path) -> No
     files = build(Site())
     for name, text in files.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
-    assert drift(files, tmp_path) == []
+    assert drift(tmp_path, files, ["*.json"]) == []
     changed, missing, *_ = files
     (tmp_path / changed).write_text(files[changed].replace("Overview", "Over"), encoding="utf-8")
     (tmp_path / missing).unlink()
     (tmp_path / "old.json").write_text("{}", encoding="utf-8")
-    told = drift(files, tmp_path)
+    told = drift(tmp_path, files, ["*.json"])
     assert len(told) == 3
-    result = CliRunner().invoke(main, ["--check", "--out", str(tmp_path)])
+    result = typed("dashboards", "check", "-o", tmp_path)
     assert result.exit_code == 1
-    assert "run: python -m dashboards.build" in result.output
+    assert "run: vllm-vitals dashboards build" in result.output
 
 
 def test_an_unknown_mode_is_told_in_one_line() -> None:
-    result = CliRunner().invoke(main, ["--mode", "magic"])
+    result = typed("dashboards", "build", "--mode", "magic")
     assert result.exit_code == 2
-    assert "use daemon, native, or daemon,native" in result.output
+    assert 'expected daemon, native or both, got "magic"' in result.output
 
 
 def test_a_config_with_a_mistake_names_its_key(tmp_path: Path) -> None:
     config = tmp_path / "alerts.yml"
     config.write_text("limits: {tail_ratio: high}\n", encoding="utf-8")
-    result = CliRunner().invoke(main, ["--config", str(config), "--out", str(tmp_path)])
+    result = typed("dashboards", "build", "--config", config, "--out", tmp_path)
     assert result.exit_code == 2
     assert "limits.tail_ratio" in result.output
 
@@ -57,7 +59,7 @@ def test_a_config_with_a_mistake_names_its_key(tmp_path: Path) -> None:
 def test_a_users_limit_moves_the_line_on_the_chart(tmp_path: Path) -> None:
     config = tmp_path / "alerts.yml"
     config.write_text("limits: {truncated_ratio: 0.17}\n", encoding="utf-8")
-    assert CliRunner().invoke(main, ["--config", str(config), "--out", str(tmp_path)]).exit_code == 0
+    assert typed("dashboards", "build", "--config", config, "--out", tmp_path).exit_code == 0
     overview = json.loads((tmp_path / f"{links.OVERVIEW}.json").read_text(encoding="utf-8"))
     panel = next(panel for panel in overview["panels"] if panel["title"] == "Truncated at the cap")
     assert [step["value"] for step in panel["fieldConfig"]["defaults"]["thresholds"]["steps"]] == [None, 0.17]
@@ -80,7 +82,7 @@ def test_each_mode_asks_only_its_own_producer() -> None:
 
 @pytest.mark.parametrize("uid", links.TITLES)
 def test_modernising_twice_changes_nothing(uid: str) -> None:
-    once = json.loads((OUT / f"{uid}.json").read_text(encoding="utf-8"))
+    once = json.loads((ROOT / "dashboards" / f"{uid}.json").read_text(encoding="utf-8"))
     kept = json.dumps(once, sort_keys=True)
     again = modernise(once)
     assert json.dumps(again, sort_keys=True) == kept
@@ -92,7 +94,7 @@ def test_a_panels_address_survives_a_move_and_carries_the_engine() -> None:
     page, _, panel = url.rpartition("&viewPanel=")
     assert page == "https://grafana.example/d/vllm-vitals-engine?var-target=a%3A1&var-engine=0"
     assert int(panel) == links.panel_id("State over time")
-    engine = json.loads((OUT / f"{links.ENGINE}.json").read_text(encoding="utf-8"))
+    engine = json.loads((ROOT / "dashboards" / f"{links.ENGINE}.json").read_text(encoding="utf-8"))
     assert links.panel_id("State over time") in {panel["id"] for panel in engine["panels"]}
 
 
@@ -107,7 +109,7 @@ def test_every_alert_leads_to_a_panel_that_is_there() -> None:
 
 
 def test_configmaps_hold_the_same_dashboards(tmp_path: Path) -> None:
-    made = CliRunner().invoke(main, ["--format", "kubernetes", "--out", str(tmp_path)])
+    made = typed("dashboards", "build", "--format", "kubernetes", "--out", tmp_path)
     assert made.exit_code == 0, made.output
     for name, text in build(Site()).items():
         document = yaml.safe_load((tmp_path / name.replace(".json", ".yml")).read_text(encoding="utf-8"))

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from dashboards import links
-from dashboards.build import build
-from dashboards.site import Site
 from tests.dashboards import lint
 from tests.dashboards.history import STEP, Server
 from tests.dashboards.test_queries import run
+from vllm_vitals.dashboards import links
+from vllm_vitals.dashboards.build import build
+from vllm_vitals.dashboards.site import Site
 
 MINUTE = 60
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from dashboards import links
-from dashboards.build import build
-from dashboards.site import Site
+from vllm_vitals.dashboards import links
+from vllm_vitals.dashboards.build import build
+from vllm_vitals.dashboards.site import Site
 
 plugins = pytest.importorskip("grafana_foundation_sdk.cog.plugins", reason="grafana-foundation-sdk is not installed")
 from grafana_foundation_sdk.cog.encoder import JSONEncoder  # noqa: E402

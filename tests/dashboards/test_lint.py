@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from alerts.config import Config
-from dashboards import links
-from dashboards.build import build
-from dashboards.site import Site
 from tests.dashboards import lint
+from vllm_vitals.dashboards import links
+from vllm_vitals.dashboards.build import build
+from vllm_vitals.dashboards.site import Site
+from vllm_vitals.rules.config import Config
 
 SITES = {
     "daemon and native": Site(),

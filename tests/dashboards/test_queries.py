@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from dashboards import links
-from dashboards.absent import why_not_native
-from dashboards.build import build
-from dashboards.site import Site
-from exporter.core.snapshot import State
 from tests.dashboards import lint
 from tests.dashboards.conftest import NAMES
 from tests.dashboards.history import STEP, Server
+from vllm_vitals.core.states import State
+from vllm_vitals.dashboards import links
+from vllm_vitals.dashboards.build import build
+from vllm_vitals.dashboards.no_data import why_not_native
+from vllm_vitals.dashboards.site import Site
 
 RIGHTLY_EMPTY = {
     "Samples dropped as impossible": "vLLM said nothing impossible",

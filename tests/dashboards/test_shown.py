@@ -4,14 +4,14 @@ import json
 import re
 from typing import get_args
 
-from alerts.build import rules
-from alerts.config import Config, Indicator, parse
-from alerts.lint import metrics_of, queries_of
-from alerts.model import Alert
-from dashboards.build import build
-from dashboards.site import Site
-from exporter.catalog import METRICS
 from tests.dashboards import lint
+from vllm_vitals.catalog import METRICS
+from vllm_vitals.dashboards.build import build
+from vllm_vitals.dashboards.site import Site
+from vllm_vitals.rules.build import rules
+from vllm_vitals.rules.config import Config, Indicator, parse
+from vllm_vitals.rules.lint import metrics_of, queries_of
+from vllm_vitals.rules.model import Alert
 
 PER_RANGE = "a dashboard takes it from its counters, over the range that it shows"
 FOLDED = "counted by one daemon; a dashboard takes the folded state over time, so that two daemons count once"

@@ -8,16 +8,16 @@ from typing import Any, get_args
 
 import pytest
 
-from dashboards import links
-from dashboards.build import build
-from dashboards.site import Site
-from exporter.catalog import BY_NAME, Kind
-from exporter.core import render
 from tests.cases.edit import Server as Engine
 from tests.dashboards import history, lint
 from tests.dashboards.history import END, STEP, Server
 from tests.dashboards.test_queries import run
 from tests.programs import find
+from vllm_vitals.catalog import BY_NAME, Kind
+from vllm_vitals.core import render
+from vllm_vitals.dashboards import links
+from vllm_vitals.dashboards.build import build
+from vllm_vitals.dashboards.site import Site
 
 # Seconds a token: in vLLM's first bucket, between two, above the last.
 SPEEDS = {"fast": 0.005, "usual": 0.03, "slow": 500.0}

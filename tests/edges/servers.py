@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import cache
 from pathlib import Path
 
-from exporter.target import Target, parse_address
+from vllm_vitals.scrape.target import Target, parse_address
 
 RECORDINGS = Path(__file__).parent.parent / "data" / "recordings"
 Reply = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]

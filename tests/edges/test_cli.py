@@ -17,11 +17,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from exporter import check, cli, log, recording, verdict
-from exporter.core.snapshot import EngineKey, EngineSnapshot, State, TargetSnapshot
-from exporter.core.thresholds import Thresholds
-from exporter.target import Target
 from tests.edges.servers import RECORDINGS, bodies, plays, says, serving
+from vllm_vitals import log
+from vllm_vitals.cli import main, observe, verdict
+from vllm_vitals.core.snapshot import EngineKey, EngineSnapshot, TargetSnapshot
+from vllm_vitals.core.states import State
+from vllm_vitals.core.thresholds import Thresholds
+from vllm_vitals.recordings import recording
+from vllm_vitals.scrape.target import Target
 
 ROOT = Path(__file__).parent.parent.parent
 SPIRAL = RECORDINGS / "spiral_chunked" / "metrics.jsonl.gz"
@@ -29,7 +32,7 @@ SPIRAL = RECORDINGS / "spiral_chunked" / "metrics.jsonl.gz"
 
 def called(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     with pytest.raises(SystemExit) as ended:
-        cli.main(arguments)
+        main.main(arguments)
     seen = capsys.readouterr()
     assert "Traceback" not in seen.out + seen.err
     code = ended.value.code
@@ -38,9 +41,9 @@ def called(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, st
 
 
 def program(*arguments: str, **more: Any) -> "subprocess.CompletedProcess[str]":
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "exporter")}
     return subprocess.run(
-        [sys.executable, "-m", "exporter", *arguments], env=environment, capture_output=True, text=True, timeout=60,
+        [sys.executable, "-m", "vllm_vitals", *arguments], env=environment, capture_output=True, text=True, timeout=60,
         check=False, **more,
     )  # fmt: skip
 
@@ -123,7 +126,7 @@ def test_a_bug_of_ours_is_one_line_too(capsys: pytest.CaptureFixture[str], monke
     def broken(*_: object) -> None:
         raise ZeroDivisionError("nobody saw this coming")
 
-    monkeypatch.setattr("exporter.replay.judge", broken)
+    monkeypatch.setattr("vllm_vitals.recordings.replay.judge", broken)
     code, _, err = called(capsys, "check", "--replay", str(SPIRAL))
     assert code == 3
     assert err.startswith("vllm-vitals: a bug in vllm-vitals: ZeroDivisionError: nobody saw this coming at broken:")
@@ -133,8 +136,8 @@ def test_a_bug_of_ours_is_one_line_too(capsys: pytest.CaptureFixture[str], monke
 def test_a_reader_that_is_gone_before_we_write_makes_it_141_as_a_shell_has_it(arguments: str) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    command = [sys.executable, "-m", "exporter", *arguments.split()]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "vllm_vitals", *arguments.split()]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "exporter")}
     try:
         done = subprocess.run(command, env=environment, stdout=writing, stderr=subprocess.PIPE, timeout=60, check=False)
     finally:
@@ -144,9 +147,9 @@ def test_a_reader_that_is_gone_before_we_write_makes_it_141_as_a_shell_has_it(ar
 
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
 def test_an_encoding_without_our_signs_changes_neither_the_verdict_nor_its_code(encoding: str) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": encoding}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "exporter"), "PYTHONIOENCODING": encoding}
     done = subprocess.run(
-        [sys.executable, "-m", "exporter", "check", "--replay", str(SPIRAL)],
+        [sys.executable, "-m", "vllm_vitals", "check", "--replay", str(SPIRAL)],
         env=environment, capture_output=True, timeout=60, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (2, b"")
@@ -189,8 +192,8 @@ def test_what_was_read_is_said_only_where_something_was(capsys: pytest.CaptureFi
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:
-    command = f"{sys.executable} -m exporter check --replay {SPIRAL} --json | head -c 100"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = f"{sys.executable} -m vllm_vitals check --replay {SPIRAL} --json | head -c 100"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "exporter")}
     done = subprocess.run(
         ["bash", "-c", command], env=environment, capture_output=True, text=True, timeout=60, check=False
     )
@@ -227,9 +230,9 @@ def test_a_file_for_the_daemon_serves_a_look_whatever_its_intervals_are(tmp_path
 
 def test_a_look_scrapes_at_its_own_pace_and_four_times_at_least() -> None:
     slow = Target("t", "http://t/metrics", interval=60.0, timeout=50.0)
-    assert check.at_pace(slow, 2.0, 30.0).interval == 2.0
-    assert check.at_pace(slow, 30.0, 30.0).interval == 10.0
-    assert check.at_pace(slow, 30.0, 300.0).thresholds.fast_window == 120.0
+    assert observe.at_pace(slow, 2.0, 30.0).interval == 2.0
+    assert observe.at_pace(slow, 30.0, 30.0).interval == 10.0
+    assert observe.at_pace(slow, 30.0, 300.0).thresholds.fast_window == 120.0
 
 
 def test_only_dead_servers_end_the_look_early(capsys: pytest.CaptureFixture[str]) -> None:
@@ -282,9 +285,9 @@ def test_what_was_recorded_before_ctrl_c_is_whole_and_said(tmp_path: Path) -> No
         nonlocal recorder
         async with serving(reply) as url:
             recorder = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "exporter", "record", url, "-o", str(file), "--interval", "50ms",
+                sys.executable, "-m", "vllm_vitals", "record", url, "-o", str(file), "--interval", "50ms",
                 stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                env={**os.environ, "PYTHONPATH": str(ROOT / "exporter")},
             )  # fmt: skip
             return await asyncio.wait_for(recorder.communicate(), 60)
 
@@ -373,10 +376,10 @@ def test_the_exit_code_is_the_worst_engines(states: tuple[State, ...], code: int
 
 
 def test_a_short_look_shortens_windows_and_what_must_hold_and_nothing_else() -> None:
-    hurried = check.hurried(Thresholds(), 30.0)
+    hurried = observe.hurried(Thresholds(), 30.0)
     assert (hurried.fast_window, hurried.hold, hurried.stall_after, hurried.spiral_silence) == (27.0, 3.0, 21.0, 15.0)
-    assert check.hurried(Thresholds(), 5.0).min_span == 4.5
-    assert check.hurried(Thresholds(), 3600.0) == Thresholds()
+    assert observe.hurried(Thresholds(), 5.0).min_span == 4.5
+    assert observe.hurried(Thresholds(), 3600.0) == Thresholds()
 
 
 def test_no_name_can_paint_on_the_terminal() -> None:

@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter import config, config_file, strict_yaml
-from exporter.config import Config, ConfigError
-from exporter.core.snapshot import Role
-from exporter.core.thresholds import Thresholds
-from exporter.strict_yaml import YamlError, load
-from exporter.target import parse_address, shown
+from vllm_vitals.config import loader, schema, strict_yaml
+from vllm_vitals.config.loader import Config, ConfigError
+from vllm_vitals.config.strict_yaml import YamlError, load
+from vllm_vitals.core.snapshot import Role
+from vllm_vitals.core.thresholds import Thresholds
+from vllm_vitals.scrape.target import parse_address, shown
 
 
 def build(text: str) -> Config:
     try:
-        return config.build("c.yaml", load("c.yaml", text.encode()))
+        return loader.build("c.yaml", load("c.yaml", text.encode()))
     except YamlError as error:
         raise ConfigError(str(error)) from None
 
@@ -109,10 +109,10 @@ def test_every_threshold_can_be_set_and_times_are_durations() -> None:
     for field in fields(Thresholds):
         number = field.default
         assert isinstance(number, int | float)
-        text = f'"{number:g}s"' if field.name in config_file.TIMES else f"{number}"
+        text = f'"{number:g}s"' if field.name in schema.TIMES else f"{number}"
         found = build(f"thresholds: {{{field.name}: {text}}}\ntargets: [a]")
         assert found.targets[0].thresholds == Thresholds()
-    assert {field.name for field in fields(Thresholds)} > config_file.TIMES | config_file.SHARES
+    assert {field.name for field in fields(Thresholds)} > schema.TIMES | schema.SHARES
 
 
 def test_windows_hold_at_least_four_scrapes_unless_the_file_says_otherwise() -> None:
@@ -165,7 +165,7 @@ def test_any_text_is_an_address_or_one_line(text: str) -> None:
 def test_any_bytes_are_a_config_or_a_config_error(content: bytes) -> None:
     said = "c: fine"
     try:
-        config.build("c", load("c", content))
+        loader.build("c", load("c", content))
     except (ConfigError, YamlError) as error:
         said = str(error)
     assert said.startswith("c")
@@ -176,22 +176,22 @@ def test_a_file_that_is_missing_a_folder_or_huge_is_one_line(tmp_path: Path) -> 
     big.write_bytes(b"#" * (strict_yaml.MAX_BYTES + 1))
     for path, says in ((tmp_path / "none", "No such file"), (tmp_path, "Is a directory"), (big, "larger than")):
         with pytest.raises(ConfigError, match=says) as raised:
-            config.load(path)
+            loader.load(path)
         assert "\n" not in str(raised.value)
 
 
 def test_the_example_config_is_usable_and_mentions_every_key() -> None:
     path = Path(__file__).parent.parent.parent / "config.example.yaml"
-    loaded = config.load(path)
+    loaded = loader.load(path)
     assert loaded.targets
     text = path.read_text()
     models = (
-        config_file.File,
-        config_file.TargetConfig,
-        config_file.DiscoveryConfig,
-        config_file.FlightConfig,
-        config_file.CanaryConfig,
-        config_file.Limits,
+        schema.File,
+        schema.TargetConfig,
+        schema.DiscoveryConfig,
+        schema.FlightConfig,
+        schema.CanaryConfig,
+        schema.Limits,
     )
     for key in [key for model in models for key in model.model_fields]:
         assert f"{key}:" in text, key

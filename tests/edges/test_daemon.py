@@ -20,18 +20,18 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from structlog.testing import capture_logs
 
-from exporter import config
-from exporter.config import Config, ConfigError
-from exporter.daemon import Daemon
-from exporter.poller import next_due, phase
 from tests.edges.servers import bodies, http, plays, says, serving
+from vllm_vitals.config import loader
+from vllm_vitals.config.loader import Config, ConfigError
+from vllm_vitals.daemon import Daemon
+from vllm_vitals.scrape.poller import next_due, phase
 
 DEADLINE_S = 30.0
 
 
 def configured(*urls: str, **more: Any) -> Config:
     document = {"listen": "127.0.0.1:0", "interval": "100ms", "targets": list(urls), **more}
-    return config.build("test", document)
+    return loader.build("test", document)
 
 
 def forever(recording: str = "spiral_chunked") -> Any:
@@ -267,7 +267,9 @@ def test_a_target_that_comes_and_goes_leaves_nothing_behind() -> None:
                     now.append(configured(one))
                     await daemon.post("/-/reload")
                     gc.collect()
-                    counts.append(sum(type(o).__name__ in ("Poller", "TargetJudge", "Task") for o in gc.get_objects()))
+                    counts.append(
+                        sum(type(o).__name__ in ("Poller", "TargetEvaluator", "Task") for o in gc.get_objects())
+                    )
                 return counts[2], counts[-1]
 
     early, late = asyncio.run(run())
@@ -307,7 +309,7 @@ def test_the_folder_of_the_checkpoint_is_made(tmp_path: Path) -> None:
 def test_a_port_that_is_taken_is_one_error() -> None:
     async def run() -> None:
         async with serving(says(b"")) as taken:
-            loaded = config.build("t", {"listen": taken.removeprefix("http://"), "targets": ["a"]})
+            loaded = loader.build("t", {"listen": taken.removeprefix("http://"), "targets": ["a"]})
             await Daemon(lambda: loaded).run()
 
     with pytest.raises(OSError, match="address already in use"):
@@ -326,9 +328,9 @@ def test_targets_are_spread_evenly_and_stay_where_they_are() -> None:
 
 def start(*arguments: str, cwd: Path) -> "asyncio.subprocess.Process":
     return asyncio.create_subprocess_exec(  # type: ignore[return-value]
-        sys.executable, "-m", "exporter", *arguments,
+        sys.executable, "-m", "vllm_vitals", *arguments,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent.parent)},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent.parent / "exporter")},
     )  # fmt: skip
 
 

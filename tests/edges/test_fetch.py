@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from exporter.core.snapshot import SCRAPE_ERRORS, Scrape
-from exporter.core.target import TargetJudge
-from exporter.fetch import Fetcher
-from exporter.target import Credentials, Target, Tls
 from tests.edges.servers import Reply, bodies, http, says, serving, target
 from tests.programs import find
+from vllm_vitals.core.snapshot import SCRAPE_ERRORS, Scrape
+from vllm_vitals.core.target_evaluator import TargetEvaluator
+from vllm_vitals.scrape.fetch import Fetcher
+from vllm_vitals.scrape.target import Credentials, Target, Tls
 
 HTML = b"<!doctype html><html><body><h1>It works!</h1></body></html>"
 
@@ -35,7 +35,7 @@ async def scrape_from(reply: Reply, timeout: float = 5.0, max_body: int = 16 * 1
 
 
 def judged(seen: Scrape) -> tuple[str, str]:
-    snapshot = TargetJudge("t").observe(seen)
+    snapshot = TargetEvaluator("t").observe(seen)
     return snapshot.reason, snapshot.detail
 
 
@@ -210,7 +210,7 @@ def test_nan_and_negative_gauges_are_dropped_and_counted_while_the_rest_is_read(
         for line in lines
     )
     assert spoilt != text
-    snapshot = TargetJudge("t").observe(asyncio.run(scrape_from(says(http(spoilt)))))
+    snapshot = TargetEvaluator("t").observe(asyncio.run(scrape_from(says(http(spoilt)))))
     (engine,) = snapshot.engines
     assert snapshot.up
     assert engine.sample is not None
@@ -222,7 +222,7 @@ def test_nan_and_negative_gauges_are_dropped_and_counted_while_the_rest_is_read(
 def test_the_same_series_twice_is_a_duplicate_or_counted_never_a_crash() -> None:
     text = bodies()[0]
     line = next(part for part in text.split(b"\n") if part.startswith(b"vllm:num_requests_running{"))
-    snapshot = TargetJudge("t").observe(asyncio.run(scrape_from(says(http(text + line + b"1\n")))))
+    snapshot = TargetEvaluator("t").observe(asyncio.run(scrape_from(says(http(text + line + b"1\n")))))
     assert snapshot.reason == "duplicate"
     assert "num_requests_running" in snapshot.detail
 

@@ -10,15 +10,15 @@ import pytest
 import structlog
 from aiohttp import web
 
-from exporter import httpd
-from exporter import log as logs
-from exporter.clock import Clock
-from exporter.httpd import Mishap, Runner
-from exporter.simulator.scenarios import scenario
-from exporter.simulator.server import SimulatedServer
-from exporter.target import joined
-from exporter.webconfig import WebConfig
 from tests.fleet.daemons import configured, running
+from vllm_vitals import log as logs
+from vllm_vitals.clock import Clock
+from vllm_vitals.scrape.target import joined
+from vllm_vitals.serve import httpd
+from vllm_vitals.serve.httpd import HttpFault, Runner
+from vllm_vitals.serve.web_config import WebConfig
+from vllm_vitals.simulator.scenarios import scenario
+from vllm_vitals.simulator.server import SimulatedServer
 
 SECRET = "cHJvbTpzZWNyZXQ="
 USERS = {"prom": b"$2b$04$" + b"x" * 53}
@@ -112,7 +112,7 @@ def test_the_simulated_server_repeats_nothing_either(caplog: pytest.LogCaptureFi
 
 
 def test_a_flood_is_told_once_and_then_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[Mishap] = []
+    told: list[HttpFault] = []
 
     async def broken(_: web.Request) -> web.StreamResponse:
         raise KeyError(SECRET)

@@ -8,11 +8,13 @@ from pathlib import Path
 import jinja2
 import pytest
 
-from exporter import page, recording, views
-from exporter.core.snapshot import EngineKey, EngineSnapshot, Reading, Scrape, State, TargetSnapshot
-from exporter.core.target import TargetJudge
 from tests.edges.servers import RECORDINGS, http, says, serving
 from tests.programs import find
+from vllm_vitals.core.snapshot import EngineKey, EngineSnapshot, Reading, Scrape, TargetSnapshot
+from vllm_vitals.core.states import State
+from vllm_vitals.core.target_evaluator import TargetEvaluator
+from vllm_vitals.recordings import recording
+from vllm_vitals.serve import page, views
 
 ALL = page.Asked()
 CRITICAL = (0xC4, 0x18, 0x2C)
@@ -20,13 +22,13 @@ CRITICAL = (0xC4, 0x18, 0x2C)
 
 def drawn(snapshots: list[TargetSnapshot], now: float, asked: page.Asked = ALL) -> str:
     templates = jinja2.Environment(
-        loader=jinja2.PackageLoader("exporter"), autoescape=True, undefined=jinja2.StrictUndefined
+        loader=jinja2.PackageLoader("vllm_vitals.serve"), autoescape=True, undefined=jinja2.StrictUndefined
     )
     return templates.get_template("status.html").render(page=page.build(snapshots, now, asked=asked), version="0")
 
 
 def judged(name: str, target: str, scrape: int = -1) -> TargetSnapshot:
-    judge = TargetJudge(target)
+    judge = TargetEvaluator(target)
     return [judge.observe(each) for each in recording.read(RECORDINGS / name / "metrics.jsonl.gz")][scrape]
 
 
@@ -65,7 +67,7 @@ def test_the_worst_comes_first_with_its_evidence_its_age_and_what_to_do() -> Non
 
 
 def test_a_target_that_does_not_answer_says_why_and_since_when() -> None:
-    judge = TargetJudge("gone")
+    judge = TargetEvaluator("gone")
     for at in (10.0, 15.0, 20.0):
         snapshot = judge.observe(Scrape(at, 0.1, None, "refused", "10.0.0.1:8000 refuses connections"))
     text = drawn([snapshot], 25.0)
@@ -123,7 +125,7 @@ def unknowing(name: str) -> EngineSnapshot:
 
 
 def test_what_advice_says_to_watch_is_on_the_page_and_the_knob_is_what_the_text_begins_with() -> None:
-    judge = TargetJudge("gone")
+    judge = TargetEvaluator("gone")
     for at in (10.0, 15.0, 20.0):
         snapshot = judge.observe(Scrape(at, 0.1, None, "refused", "10.0.0.1:8000 refuses connections"))
     text = drawn([snapshot], 25.0)
@@ -140,7 +142,7 @@ def test_an_empty_page_and_every_state_can_be_drawn() -> None:
     assert "No target has been tried yet" in drawn([], 1.0)
     text = drawn(fleet(list(State)), 130.0)
     for state in State:
-        assert page.HEADLINES[state] in text or page.words(state) in text
+        assert state.spec.headline in text or state.spec.label in text
 
 
 def test_a_browser_refreshes_the_page_with_its_open_fold(tmp_path: Path) -> None:

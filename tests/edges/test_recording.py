@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter import reasons, recording
-from exporter.core.snapshot import DOWN_REASONS, SCRAPE_ERRORS, Scrape
+from vllm_vitals.core.snapshot import DOWN_REASONS, SCRAPE_ERRORS, Scrape
+from vllm_vitals.recordings import recording
+from vllm_vitals.scrape import reasons
 
 RECORDINGS = Path(__file__).parent.parent / "data" / "recordings"
 

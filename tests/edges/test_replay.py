@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from exporter import recording, replay
-from exporter.catalog import BY_NAME
-from exporter.cli import cli
-from exporter.core.snapshot import Scrape, State
+from vllm_vitals.catalog import BY_NAME
+from vllm_vitals.cli.main import cli
+from vllm_vitals.core.snapshot import Scrape
+from vllm_vitals.core.states import State
+from vllm_vitals.recordings import recording, replay
 
 RECORDINGS = Path(__file__).parent.parent / "data" / "recordings"
 NAMES = sorted(path.parent.name for path in RECORDINGS.glob("*/metrics.jsonl.gz"))

@@ -9,17 +9,17 @@ from typing import Any
 
 import aiohttp
 
-from exporter import config
-from exporter.config import Config
-from exporter.daemon import Daemon
-from exporter.shards import WHOLE, Shard
-from exporter.webconfig import WebConfig
+from vllm_vitals.config import loader
+from vllm_vitals.config.loader import Config
+from vllm_vitals.daemon import Daemon
+from vllm_vitals.scrape.shards import WHOLE, Shard
+from vllm_vitals.serve.web_config import WebConfig
 
 DEADLINE_S = 30.0
 
 
 def configured(*urls: str | dict[str, str], **more: Any) -> Config:
-    return config.build("test", {"listen": "127.0.0.1:0", "interval": "100ms", "targets": list(urls), **more})
+    return loader.build("test", {"listen": "127.0.0.1:0", "interval": "100ms", "targets": list(urls), **more})
 
 
 class Running:

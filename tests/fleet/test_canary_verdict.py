@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from exporter import recording
-from exporter.core.snapshot import Canary, State, TargetSnapshot
-from exporter.core.target import TargetJudge
+from vllm_vitals.core.snapshot import Canary, TargetSnapshot
+from vllm_vitals.core.states import State
+from vllm_vitals.core.target_evaluator import TargetEvaluator
+from vllm_vitals.recordings import recording
 
 RECORDINGS = Path(__file__).parent.parent / "data" / "recordings"
 FROZEN, THAWED = 41.5, 86.5
@@ -15,7 +16,7 @@ FROZEN, THAWED = 41.5, 86.5
 
 def play(name: str, canaries: Sequence[Canary]) -> list[tuple[float, TargetSnapshot]]:
     """Judge a recording; a canary's times count from the first scrape, and its end is told when it happens."""
-    judge, polls, waiting = TargetJudge(name), [], sorted(canaries, key=lambda c: c.sent_at + c.took_s)
+    judge, polls, waiting = TargetEvaluator(name), [], sorted(canaries, key=lambda c: c.sent_at + c.took_s)
     scrapes = list(recording.read(RECORDINGS / name / "metrics.jsonl.gz"))
     start = scrapes[0].at
     for scrape in scrapes:

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import CapturingLogger
 
-from exporter.core.snapshot import Scrape
-from exporter.discovery import Discovery, DnsSource, FileSource, HttpSource, Source, resolve_name
-from exporter.target import Target
-from exporter.target_groups import MAX_FOUND, Found, SourceError, parse_groups
+from vllm_vitals.core.snapshot import Scrape
+from vllm_vitals.scrape.discovery import Discovery, DnsSource, FileSource, HttpSource, Source, resolve_name
+from vllm_vitals.scrape.target import Target
+from vllm_vitals.scrape.target_groups import MAX_FOUND, Found, SourceError, parse_groups
 
 
 def said(log: CapturingLogger) -> list[tuple[str, str]]:

@@ -15,14 +15,15 @@ import aiohttp
 import pytest
 from structlog.testing import CapturingLogger
 
-from exporter import recording
-from exporter.clock import Clock
-from exporter.core.snapshot import Scrape, State
-from exporter.core.target import TargetJudge
-from exporter.poller import Poller
-from exporter.target import Target
 from tests.edges.servers import RECORDINGS, bodies, http, serving
 from tests.fleet.daemons import DEADLINE_S, configured, running
+from vllm_vitals.clock import Clock
+from vllm_vitals.core.snapshot import Scrape
+from vllm_vitals.core.states import State
+from vllm_vitals.core.target_evaluator import TargetEvaluator
+from vllm_vitals.recordings import recording
+from vllm_vitals.scrape.poller import Poller
+from vllm_vitals.scrape.target import Target
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -96,7 +97,7 @@ def states_under(steps: dict[int, float]) -> tuple[list[str], list[float]]:
     async def fetch(_: Target) -> Scrape:
         return Scrape(clock.now(), 0.1, next(feed).body)
 
-    poller = Poller(Target("a", "http://a/metrics"), fetch, TargetJudge("a"), clock, CapturingLogger())  # type: ignore[arg-type]
+    poller = Poller(Target("a", "http://a/metrics"), fetch, TargetEvaluator("a"), clock, CapturingLogger())  # type: ignore[arg-type]
 
     async def story() -> tuple[list[str], list[float]]:
         seen, shown = [], []
@@ -127,7 +128,7 @@ def test_rules_can_read_whether_the_users_of_a_server_can_wait() -> None:
         return Scrape(1.0, 0.1, None, "refused", "no")
 
     target = Target("a", "http://a/metrics", service_class="batch", labels={"cluster": "x"})
-    poller = Poller(target, fetch, TargetJudge("a"), Clock(Time().monotonic, Time().wall), CapturingLogger())  # type: ignore[arg-type]
+    poller = Poller(target, fetch, TargetEvaluator("a"), Clock(Time().monotonic, Time().wall), CapturingLogger())  # type: ignore[arg-type]
     asyncio.run(poller.poll())
     served = poller.families["target_service_class"].decode()
     assert served == 'vllm_vitals_target_service_class{target="a",cluster="x",service_class="batch"} 1\n'
@@ -137,7 +138,7 @@ def test_rules_can_read_whether_the_users_of_a_server_can_wait() -> None:
 
 
 def test_a_target_that_turns_into_another_model_starts_anew_and_the_old_one_vanishes() -> None:
-    judge, at = TargetJudge("a"), 1_000.0
+    judge, at = TargetEvaluator("a"), 1_000.0
     for body in bodies("spiral_chunked"):
         last = judge.observe(Scrape(at, 0.1, body))
         at += 2.0
@@ -168,8 +169,8 @@ class Program:
     async def start(self) -> None:
         with self.errors.open("w") as errors:
             self.process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "exporter", "run", "--config", str(self.config), stderr=errors,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                sys.executable, "-m", "vllm_vitals", "run", "--config", str(self.config), stderr=errors,
+                env={**os.environ, "PYTHONPATH": str(ROOT / "exporter")},
             )  # fmt: skip
 
         async def listening() -> bool:

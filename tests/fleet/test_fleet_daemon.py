@@ -13,11 +13,12 @@ import pytest
 import trustme
 from structlog.testing import capture_logs
 
-from exporter import recording, webconfig
-from exporter.shards import Shard, owner
-from exporter.webconfig import WebConfig
 from tests.edges.servers import bodies, http, says, serving
 from tests.fleet.daemons import Running, configured, running, write
+from vllm_vitals.recordings import recording
+from vllm_vitals.scrape.shards import Shard, owner
+from vllm_vitals.serve import web_config
+from vllm_vitals.serve.web_config import WebConfig
 
 
 def short(url: str) -> str:
@@ -175,7 +176,7 @@ def test_logins_follow_the_web_config_and_a_bad_one_keeps_the_old(tmp_path: Path
 
     async def story() -> None:
         use("one")
-        async with running(lambda: configured("127.0.0.1:1"), load_web=lambda: webconfig.load(file)) as daemon:
+        async with running(lambda: configured("127.0.0.1:1"), load_web=lambda: web_config.load(file)) as daemon:
             daemon.session.headers["Authorization"] = credentials("one")
             for path in ("/", "/metrics", "/api/v1/engines"):
                 assert (await daemon.get(path))[0] == 200
@@ -219,7 +220,7 @@ def test_a_new_certificate_takes_the_old_ones_place_on_reload(tmp_path: Path) ->
 
     async def story() -> None:
         use(old)
-        load_web = lambda: webconfig.load(file)  # noqa: E731
+        load_web = lambda: web_config.load(file)  # noqa: E731
         async with running(lambda: configured("127.0.0.1:1"), load_web=load_web, scheme="https") as daemon:
             assert await believes(daemon, old)
             use(new)

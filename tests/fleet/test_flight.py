@@ -7,12 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import CapturingLogger
 
-from exporter import flight as module
-from exporter import recording
-from exporter.core.snapshot import EngineKey, EngineSnapshot, Scrape, State, TargetSnapshot
-from exporter.core.target import TargetJudge
-from exporter.flight import Flight, FlightRecorder, file_name, make_room
-from exporter.tape import Tape, pack, unpack, unroll
+from vllm_vitals.core.snapshot import EngineKey, EngineSnapshot, Scrape, TargetSnapshot
+from vllm_vitals.core.states import State
+from vllm_vitals.core.target_evaluator import TargetEvaluator
+from vllm_vitals.recordings import flight as module
+from vllm_vitals.recordings import recording
+from vllm_vitals.recordings.flight import Flight, FlightRecorder, file_name, make_room
+from vllm_vitals.recordings.ring_buffer import ScrapeRingBuffer, pack, unpack, unroll
 
 RECORDINGS = Path(__file__).parent.parent / "data" / "recordings"
 
@@ -68,7 +69,7 @@ def scrapes_of(name: str) -> Iterator[Scrape]:
 
 @pytest.mark.parametrize("name", ["restart_under_load", "dp2_pressure"])
 def test_a_tape_gives_back_real_scrapes_byte_for_byte(name: str) -> None:
-    tape, seen = Tape(60.0, 10**7), []
+    tape, seen = ScrapeRingBuffer(60.0, 10**7), []
     for scrape in scrapes_of(name):
         tape.push(scrape)
         seen.append(scrape)
@@ -78,7 +79,7 @@ def test_a_tape_gives_back_real_scrapes_byte_for_byte(name: str) -> None:
 
 
 def test_five_minutes_of_a_real_engine_fit_the_default_memory() -> None:
-    tape, scrapes = Tape(300.0, 10**9), list(scrapes_of("spiral_chunked"))
+    tape, scrapes = ScrapeRingBuffer(300.0, 10**9), list(scrapes_of("spiral_chunked"))
     for scrape in scrapes:
         tape.push(scrape)
     per_scrape = (tape.nbytes - len(scrapes[-1].body or b"")) / (len(scrapes) - 1)
@@ -87,7 +88,7 @@ def test_five_minutes_of_a_real_engine_fit_the_default_memory() -> None:
 
 @given(st.lists(st.integers(0, 4_000), min_size=1, max_size=40), st.integers(1, 3_000))
 def test_a_tape_never_holds_more_than_it_may(sizes: list[int], limit: int) -> None:
-    tape = Tape(1e9, limit)
+    tape = ScrapeRingBuffer(1e9, limit)
     for n, size in enumerate(sizes):
         tape.push(Scrape(float(n), 0.0, None if size % 7 == 3 else b"x" * size))
         assert tape.nbytes <= limit
@@ -130,7 +131,10 @@ def test_an_engine_that_flaps_for_ever_does_not_record_for_ever(tmp_path: Path, 
 
 
 def test_the_spiral_recording_is_recorded_from_before_its_onset(tmp_path: Path, log: CapturingLogger) -> None:
-    recorder, judge = FlightRecorder(Flight(str(tmp_path), before=60, after=20), log, at_once), TargetJudge("real:8000")
+    recorder, judge = (
+        FlightRecorder(Flight(str(tmp_path), before=60, after=20), log, at_once),
+        TargetEvaluator("real:8000"),
+    )
     originals = list(scrapes_of("spiral_chunked"))
     for scrape in originals:
         recorder.observe(scrape, judge.observe(scrape))

@@ -13,18 +13,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from exporter import config, config_file
-from exporter.core.render import TargetRenderer, join
-from exporter.core.snapshot import SCRAPE_ERRORS, Scrape
-from exporter.core.target import TargetJudge
-from exporter.fetch import Fetcher
-from exporter.logs.decode import LineDecoder
-from exporter.logs.events import Result
-from exporter.logs.framer import LineFramer
-from exporter.logs.schema import shipped
-from exporter.strict_yaml import YamlError, load
-from exporter.target import Target, parse_address
 from tests.edges.servers import bodies, says, serving
+from vllm_vitals.config import loader, schema
+from vllm_vitals.config.strict_yaml import YamlError, load
+from vllm_vitals.core.render import TargetRenderer, join
+from vllm_vitals.core.snapshot import SCRAPE_ERRORS, Scrape
+from vllm_vitals.core.target_evaluator import TargetEvaluator
+from vllm_vitals.logs.decode import LineDecoder
+from vllm_vitals.logs.events import Result
+from vllm_vitals.logs.framer import LineFramer
+from vllm_vitals.logs.schema import shipped
+from vllm_vitals.scrape.fetch import Fetcher
+from vllm_vitals.scrape.target import Target, parse_address
 
 RESULTS = set(get_args(Result))
 SCHEMAS = shipped()
@@ -69,7 +69,7 @@ def readable(detail: str) -> bool:
 @fuzz
 @given(st.lists(st.one_of(damaged(), st.sampled_from(REAL), st.binary(max_size=200)), min_size=1, max_size=4))
 def test_no_body_whatever_breaks_a_judge_or_what_we_serve(given_bodies: list[bytes]) -> None:
-    judge, renderer, at = TargetJudge("a:8000"), TargetRenderer(), 1_000.0
+    judge, renderer, at = TargetEvaluator("a:8000"), TargetRenderer(), 1_000.0
     for body in [REAL[0], *given_bodies, REAL[0]]:
         at += 5.0
         snapshot = judge.observe(Scrape(at, 0.1, body))
@@ -108,7 +108,7 @@ def test_no_log_line_whatever_breaks_the_reader(lines: list[bytes], step: int) -
 
 
 config_keys = st.sampled_from([
-    *config_file.File.model_fields, "url", "name", "labels", "role", "tls", "ca_file", "files", "names", "directory",
+    *schema.File.model_fields, "url", "name", "labels", "role", "tls", "ca_file", "files", "names", "directory",
     "x",
 ])  # fmt: skip
 config_values = st.recursive(
@@ -123,8 +123,8 @@ config_values = st.recursive(
 @given(st.dictionaries(config_keys, config_values, max_size=5))
 def test_no_config_whatever_does_anything_but_work_or_explain(document: dict[str, object]) -> None:
     try:
-        config.build("c.yaml", document)
-    except config.ConfigError as error:
+        loader.build("c.yaml", document)
+    except loader.ConfigError as error:
         why = str(error)
     else:
         why = "c.yaml: fine"

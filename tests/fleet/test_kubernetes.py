@@ -1,8 +1,6 @@
 """What is generated for Kubernetes, against the schemas of Kubernetes 1.37 and of the Prometheus operator."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +9,15 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from alerts.config import parse
-from deploy.kubernetes.build import COMMITTED, HERE, outputs
-from deploy.kubernetes.objects import Site
-from exporter import config
+from tests.typed import typed
+from vllm_vitals.config import loader
+from vllm_vitals.kubernetes.build import outputs, watched
+from vllm_vitals.kubernetes.objects import Site
+from vllm_vitals.rules.config import parse
 
 ROOT = Path(__file__).parent.parent.parent
 SCHEMAS = ROOT / "tests" / "data" / "kubernetes"
-SITE = Site((HERE / "config.yml").read_text(), shards=3, replicas=2, labels={"release": "kps"})
+SITE = Site(watched(None), shards=3, replicas=2, labels={"release": "kps"})
 
 
 def objects(site: Site = SITE, modes: frozenset[str] = frozenset({"daemon", "native"})) -> list[dict[str, Any]]:
@@ -119,21 +118,16 @@ def test_the_config_inside_is_one_that_the_daemon_takes(tmp_path: Path) -> None:
     (inside,) = [d for d in of("ConfigMap") if d["metadata"]["name"] == "vllm-vitals"]
     file = tmp_path / "config.yml"
     file.write_text(inside["data"]["config.yml"])
-    assert config.load(file).discovery
+    assert loader.load(file).discovery
 
 
 def test_the_committed_file_is_up_to_date_and_a_bad_config_is_one_line(tmp_path: Path) -> None:
-    texts = outputs(Site((HERE / "config.yml").read_text()))
-    for name in COMMITTED:
-        assert (HERE / "out" / name).read_text() == texts[name], "run python -m deploy.kubernetes.build"
+    assert typed("kubernetes", "check", "-o", ROOT / "deploy/kubernetes").exit_code == 0
     bad = tmp_path / "bad.yml"
     bad.write_text("discovery: [{}]\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "deploy.kubernetes.build", "--config", str(bad), "--out", str(tmp_path)],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert done.stderr == f"{bad}: discovery[0]: give exactly one of file_sd, http_sd and dns_sd\n"
+    done = typed("kubernetes", "build", "--config", bad, "--out", tmp_path)
+    assert done.exit_code == 2
+    assert done.stderr == f"vllm-vitals: {bad}: discovery[0]: give exactly one of file_sd, http_sd and dns_sd\n"
 
 
 def test_rules_and_dashboards_obey_the_alert_config() -> None:

@@ -5,11 +5,11 @@ import re
 import tracemalloc
 from collections.abc import Iterator
 
-from exporter.core.render import TargetRenderer
-from exporter.core.snapshot import Scrape
-from exporter.core.target import TargetJudge
-from exporter.tape import Tape
 from tests.edges.servers import bodies
+from vllm_vitals.core.render import TargetRenderer
+from vllm_vitals.core.snapshot import Scrape
+from vllm_vitals.core.target_evaluator import TargetEvaluator
+from vllm_vitals.recordings.ring_buffer import ScrapeRingBuffer
 
 HOUR = 3_600.0
 EVERY = 60.0
@@ -34,7 +34,7 @@ def life(hours: float) -> Iterator[Scrape]:
 
 
 def test_thirty_six_hours_at_speed_keep_memory_flat() -> None:
-    judge, renderer, tape = TargetJudge("a:8000"), TargetRenderer(), Tape(300.0, 10**6)
+    judge, renderer, tape = TargetEvaluator("a:8000"), TargetRenderer(), ScrapeRingBuffer(300.0, 10**6)
     held: dict[int, int] = {}
     tracemalloc.start()
     try:

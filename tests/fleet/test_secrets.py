@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import structlog
 
-from exporter import log as logs
-from exporter.config import Config, ConfigError, build
 from tests.edges.servers import bodies, http, says, serving
 from tests.fleet.daemons import running
+from vllm_vitals import log as logs
+from vllm_vitals.config.loader import Config, ConfigError, build
 
 SECRET = "c4n4ry-S3CRET"
 ENCODED = base64.b64encode(f"vitals:{SECRET}".encode()).decode()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.shards import Shard, owner, parse_shard
+from vllm_vitals.scrape.shards import Shard, owner, parse_shard
 
 names = st.text(min_size=1, max_size=60)
 counts = st.integers(1, 40)
@@ -32,9 +32,9 @@ def test_adding_a_shard_moves_about_its_share_and_shards_are_even() -> None:
 
 
 def test_another_process_gives_the_same_owners() -> None:
-    code = "from exporter.shards import owner; print([owner(f'vllm-{i}:8000', 7) for i in range(50)])"
+    code = "from vllm_vitals.scrape.shards import owner; print([owner(f'vllm-{i}:8000', 7) for i in range(50)])"
     said = [
-        subprocess.run([sys.executable, "-c", code], env={"PYTHONHASHSEED": seed, "PYTHONPATH": "."}, check=True,
+        subprocess.run([sys.executable, "-c", code], env={"PYTHONHASHSEED": seed, "PYTHONPATH": "exporter"}, check=True,
                        capture_output=True, text=True).stdout
         for seed in ("1", "2")
     ]  # fmt: skip

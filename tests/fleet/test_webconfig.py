@@ -12,9 +12,9 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter import gate as gates
-from exporter.gate import Gate, nobody
-from exporter.webconfig import WebConfigError, load
+from vllm_vitals.serve import basic_auth as gates
+from vllm_vitals.serve.basic_auth import BasicAuth, dummy_hash
+from vllm_vitals.serve.web_config import WebConfigError, load
 
 SECRET = "correct horse"
 HASH = bcrypt.hashpw(SECRET.encode(), bcrypt.gensalt(4)).decode()
@@ -25,7 +25,7 @@ def basic(name: str, password: str) -> dict[str, str]:
     return {"Authorization": "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()}
 
 
-async def serve(gate: Gate, story: Callable[[str], Awaitable[None]], tls: ssl.SSLContext | None = None) -> None:
+async def serve(gate: BasicAuth, story: Callable[[str], Awaitable[None]], tls: ssl.SSLContext | None = None) -> None:
     async def page(_: web.Request) -> web.Response:
         return web.Response(text="inside")
 
@@ -62,7 +62,7 @@ def test_only_the_right_name_with_the_right_password_comes_in() -> None:
         assert await status(url, basic("bob", SECRET)) == 401
         assert await status(url) == 401
 
-    asyncio.run(serve(Gate(USERS), story))
+    asyncio.run(serve(BasicAuth(USERS), story))
 
 
 def test_the_costly_check_runs_once_for_who_is_known_and_each_time_for_who_is_not(
@@ -78,19 +78,19 @@ def test_the_costly_check_runs_once_for_who_is_known_and_each_time_for_who_is_no
         assert checked == [USERS["ann"]]
         await status(url, basic("bob", "guess"))
         await status(url, basic("bob", "guess"))
-        assert checked[1:] == [nobody(USERS)] * 2
+        assert checked[1:] == [dummy_hash(USERS)] * 2
 
-    asyncio.run(serve(Gate(USERS), story))
+    asyncio.run(serve(BasicAuth(USERS), story))
 
 
 @pytest.mark.parametrize("cost", [4, 9, 14])
 def test_an_unknown_name_costs_as_much_as_the_costliest_known_one(cost: int) -> None:
     users = {"a": USERS["ann"], "b": b"$2b$%02d$" % cost + b"x" * 53}
-    assert nobody(users)[4:6] == b"%02d" % cost
+    assert dummy_hash(users)[4:6] == b"%02d" % cost
 
 
 def test_users_that_are_taken_out_are_out_at_once() -> None:
-    gate = Gate(USERS)
+    gate = BasicAuth(USERS)
 
     async def story(url: str) -> None:
         assert await status(url, basic("ann", SECRET)) == 200
@@ -124,12 +124,12 @@ def test_a_flood_of_guesses_is_turned_away_instead_of_queued(monkeypatch: pytest
             answers = await asyncio.gather(*guesses)
         assert sorted(answers) == [401] * gates.MAX_WAITING + [503] * 5
 
-    asyncio.run(serve(Gate(USERS), story))
+    asyncio.run(serve(BasicAuth(USERS), story))
 
 
 def test_what_is_remembered_is_bounded_and_holds_no_password() -> None:
     users = {f"u{n}": bcrypt.hashpw(SECRET.encode(), bcrypt.gensalt(4)) for n in range(30)}
-    gate = Gate(users)
+    gate = BasicAuth(users)
 
     async def story(url: str) -> None:
         for name in users:
@@ -242,7 +242,7 @@ def test_pages_come_over_tls_with_files_named_beside_the_config(tmp_path: Path, 
         with pytest.raises(aiohttp.ClientConnectorCertificateError):
             await status(url)
 
-    asyncio.run(serve(Gate({}), story, load(files(tmp_path, authority)).tls))
+    asyncio.run(serve(BasicAuth({}), story, load(files(tmp_path, authority)).tls))
 
 
 def test_a_client_without_the_wanted_certificate_stays_outside(tmp_path: Path, authority: trustme.CA) -> None:
@@ -257,7 +257,7 @@ def test_a_client_without_the_wanted_certificate_stays_outside(tmp_path: Path, a
             with pytest.raises(aiohttp.ClientError):
                 await status(url, context=stranger)
 
-    asyncio.run(serve(Gate({}), story, load(files(tmp_path, authority, text)).tls))
+    asyncio.run(serve(BasicAuth({}), story, load(files(tmp_path, authority, text)).tls))
 
 
 def test_an_old_protocol_is_refused(tmp_path: Path, authority: trustme.CA) -> None:
@@ -268,4 +268,4 @@ def test_an_old_protocol_is_refused(tmp_path: Path, authority: trustme.CA) -> No
         with pytest.raises(aiohttp.ClientError):
             await status(url, context=old)
 
-    asyncio.run(serve(Gate({}), story, load(files(tmp_path, authority, ", min_version: TLS13")).tls))
+    asyncio.run(serve(BasicAuth({}), story, load(files(tmp_path, authority, ", min_version: TLS13")).tls))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from exporter.logs.command import logs
+from vllm_vitals.logs.command import logs
 
 DATA = Path(__file__).parents[1] / "data"
 MIX = DATA / "recordings" / "truncation_mix" / "vllm.log.gz"

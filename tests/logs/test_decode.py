@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.logs import checkpoint
-from exporter.logs.decode import LineDecoder
-from exporter.logs.events import RESULTS, Decoded, EngineStats, RequestFinished
-from exporter.logs.families import log_families
-from exporter.logs.framer import TOO_LONG
-from exporter.logs.judge import LogJudge, SourceInfo
-from exporter.logs.schema import shipped
+from vllm_vitals.logs import checkpoint
+from vllm_vitals.logs.aggregate import LogAggregator, SourceInfo
+from vllm_vitals.logs.decode import LineDecoder
+from vllm_vitals.logs.events import RESULTS, Decoded, EngineStats, RequestFinished
+from vllm_vitals.logs.families import log_families
+from vllm_vitals.logs.framer import TOO_LONG
+from vllm_vitals.logs.schema import shipped
 
 NOW = 1_790_000_000.0
 SCHEMAS = shipped()
@@ -203,7 +203,7 @@ DIGITS = "9" * 5000
     ],
 )
 def test_a_poisonous_line_neither_raises_nor_spoils_what_must_be_written_down(line: str) -> None:
-    judge = LogJudge({"gw": SourceInfo("server")})
+    judge = LogAggregator({"gw": SourceInfo("server")})
     decoder = LineDecoder(SCHEMAS)
     for one in (line, JSON):
         judge.observe("gw", decoder.decode(one.encode(), NOW), NOW)

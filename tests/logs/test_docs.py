@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from exporter.logs.config import LogsConfig
-from exporter.logs.events import RESULTS
-from exporter.logs.schema import SHIPPED, LogMapping, compile_schema
+from vllm_vitals.logs.config import LogsConfig
+from vllm_vitals.logs.events import RESULTS
+from vllm_vitals.logs.schema import SHIPPED, LogMapping, compile_schema
 
 TEXT = (Path(__file__).parents[2] / "docs" / "logs.md").read_text()
 BLOCKS = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", TEXT, re.S)]

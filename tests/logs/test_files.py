@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from exporter.logs.checkpoint import FileMark
-from exporter.logs.files import GRACE_DELETED, GRACE_SUCCEEDED, FileFollower
+from vllm_vitals.logs.checkpoint import FileMark
+from vllm_vitals.logs.files import GRACE_DELETED, GRACE_SUCCEEDED, FileFollower
 
 
 class Follower:

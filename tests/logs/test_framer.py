@@ -3,7 +3,7 @@ import tracemalloc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.logs.framer import TOO_LONG, LineFramer, TooLong
+from vllm_vitals.logs.framer import TOO_LONG, LineFramer, TooLong
 
 
 def all_lines(data: bytes, cuts: list[int], limit: int) -> list[bytes | TooLong]:

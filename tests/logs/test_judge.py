@@ -4,24 +4,24 @@ from typing import Any
 
 import pytest
 
-from exporter.catalog import BY_NAME, Kind
-from exporter.core.snapshot import Reading, absent
-from exporter.logs.events import CAPS, RESULTS, Decoded, EngineError, RequestFinished, ServerSetting
-from exporter.logs.families import log_families
-from exporter.logs.join import truncation_views
-from exporter.logs.judge import LogJudge, SourceInfo
-from exporter.logs.snapshot import LogSnapshot, SeriesView
-from exporter.logs.tally import OTHER, from_plain, to_plain
-from exporter.logs.window import CAPACITY
+from vllm_vitals.catalog import BY_NAME, Kind
+from vllm_vitals.core.snapshot import Reading, absent
+from vllm_vitals.logs.aggregate import LogAggregator, SourceInfo
+from vllm_vitals.logs.events import CAPS, RESULTS, Decoded, EngineError, RequestFinished, ServerSetting
+from vllm_vitals.logs.families import log_families
+from vllm_vitals.logs.join import truncation_views
+from vllm_vitals.logs.snapshot import LogSnapshot, SeriesView
+from vllm_vitals.logs.tally import OTHER, from_plain, to_plain
+from vllm_vitals.logs.window import CAPACITY
 
 NOW = 1_790_000_000.0
 
 
-def judge(max_series: int = 200) -> LogJudge:
-    return LogJudge({"gw": SourceInfo("server"), "own": SourceInfo("server")}, max_series)
+def judge(max_series: int = 200) -> LogAggregator:
+    return LogAggregator({"gw": SourceInfo("server"), "own": SourceInfo("server")}, max_series)
 
 
-def finish(judge: LogJudge, at: float | None = NOW, source: str = "gw", **what: Any) -> None:
+def finish(judge: LogAggregator, at: float | None = NOW, source: str = "gw", **what: Any) -> None:
     defaults = {"model": "m", "route": "/chat", "finish_reason": "stop"}
     judge.observe(source, Decoded("response", (RequestFinished(at, **(defaults | what)),)), NOW)
 

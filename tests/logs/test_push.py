@@ -10,9 +10,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from exporter.logs import checkpoint
-from exporter.logs.config import LogsConfig
-from exporter.logs.reader import LogReader
+from vllm_vitals.logs import checkpoint
+from vllm_vitals.logs.config import LogsConfig
+from vllm_vitals.logs.reader import LogReader
 
 LINE = json.dumps({"id": "chatcmpl-1", "model": "m", "usage": {"completion_tokens": 1}}).encode() + b"\n"
 Scene = Callable[[aiohttp.ClientSession, str, LogReader], Awaitable[None]]

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from exporter.logs import checkpoint
-from exporter.logs.config import LogsConfig
-from exporter.logs.reader import LogReader
+from vllm_vitals.logs import checkpoint
+from vllm_vitals.logs.config import LogsConfig
+from vllm_vitals.logs.reader import LogReader
 
 FAST = {"poll_s": 0.005, "checkpoint_s": 0.01}
 
@@ -100,8 +100,8 @@ def test_pieces_of_a_split_line_are_read_again_whole(tmp_path: Path) -> None:
 
 CHILD = """
 import asyncio, sys, time
-from exporter.logs.config import LogsConfig
-from exporter.logs.reader import LogReader
+from vllm_vitals.logs.config import LogsConfig
+from vllm_vitals.logs.reader import LogReader
 
 async def main():
     reader = LogReader(LogsConfig.model_validate_json(sys.argv[1]))
@@ -195,7 +195,7 @@ def test_a_checkpoint_that_is_none_is_said_and_reading_starts_over(tmp_path: Pat
 
 def test_a_fault_in_one_source_does_not_stop_the_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.log").write_bytes(response(0))
-    from exporter.logs.files import FileFollower
+    from vllm_vitals.logs.files import FileFollower
 
     good, calls = FileFollower.poll, []
 

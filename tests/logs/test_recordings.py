@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from exporter.logs.decode import LineDecoder
-from exporter.logs.framer import LineFramer
-from exporter.logs.judge import LogJudge, SourceInfo
-from exporter.logs.schema import shipped
-from exporter.logs.snapshot import LogSnapshot
+from vllm_vitals.logs.aggregate import LogAggregator, SourceInfo
+from vllm_vitals.logs.decode import LineDecoder
+from vllm_vitals.logs.framer import LineFramer
+from vllm_vitals.logs.schema import shipped
+from vllm_vitals.logs.snapshot import LogSnapshot
 
 DATA = Path(__file__).parents[1] / "data"
 NOW = 1_796_000_000.0
@@ -62,7 +62,7 @@ def content(name: str) -> bytes:
 
 
 def understood(data: bytes) -> LogSnapshot:
-    framer, decoder, judge = LineFramer(), LineDecoder(shipped()), LogJudge({"log": SourceInfo("server")})
+    framer, decoder, judge = LineFramer(), LineDecoder(shipped()), LogAggregator({"log": SourceInfo("server")})
     for line in framer.feed(data) + framer.flush():
         judge.observe("log", decoder.decode(line, NOW), NOW)
     return judge.snapshot(NOW)

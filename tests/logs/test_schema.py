@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.logs.config import MappingError, load_schemas
-from exporter.logs.decode import LineDecoder
-from exporter.logs.events import RequestFinished
-from exporter.logs.paths import getter
-from exporter.logs.schema import SHIPPED, LogMapping, compile_schema, shipped
+from vllm_vitals.logs.config import MappingError, load_schemas
+from vllm_vitals.logs.decode import LineDecoder
+from vllm_vitals.logs.events import RequestFinished
+from vllm_vitals.logs.paths import getter
+from vllm_vitals.logs.schema import SHIPPED, LogMapping, compile_schema, shipped
 
 NOW = 1_790_000_000.0
 LITELLM = {

@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from exporter.logs.events import ServerSetting
-from exporter.logs.server import MAX_SETTINGS, ServerState
+from vllm_vitals.logs.events import ServerSetting
+from vllm_vitals.logs.server import MAX_SETTINGS, ServerState
 
 
 def state(*events: tuple[str, Any]) -> ServerState:

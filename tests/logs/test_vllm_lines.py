@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from exporter.logs.events import Decoded, EngineError, EngineStats, RequestFinished, ServerSetting
-from exporter.logs.vllm_lines import MAX_OPEN_REQUESTS, VllmLines
+from vllm_vitals.logs.events import Decoded, EngineError, EngineStats, RequestFinished, ServerSetting
+from vllm_vitals.logs.vllm_lines import MAX_OPEN_REQUESTS, VllmLines
 
 NOW = 1_790_000_000.0
 V1 = "Avg prompt throughput: 1.5 tokens/s, Avg generation throughput: 2.5 tokens/s, "

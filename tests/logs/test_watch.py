@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from exporter import page
-from exporter.clock import Clock
-from exporter.core.snapshot import EngineKey, EngineSnapshot, Reading, State, TargetSnapshot
-from exporter.log import get_logger
-from exporter.logs.config import LogsConfig, LogSource
-from exporter.logwatch import LogWatch
+from vllm_vitals.clock import Clock
+from vllm_vitals.core.snapshot import EngineKey, EngineSnapshot, Reading, TargetSnapshot
+from vllm_vitals.core.states import State
+from vllm_vitals.log import get_logger
+from vllm_vitals.logs.config import LogsConfig, LogSource
+from vllm_vitals.logs.watch import LogWatch
+from vllm_vitals.serve import page
 
 
 def engine(rank: str, cut: float) -> EngineSnapshot:

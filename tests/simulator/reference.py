@@ -5,8 +5,8 @@ Slow and obvious on purpose; the real one must agree with it to the token.
 
 from dataclasses import dataclass, field
 
-from exporter.simulator.settings import ServerSettings
-from exporter.simulator.steptime import StepTime
+from vllm_vitals.simulator.settings import ServerSettings
+from vllm_vitals.simulator.steptime import StepTime
 
 
 @dataclass(eq=False)

@@ -3,9 +3,9 @@
 import pytest
 
 from bench.simulator import RECORDINGS, SERVERS, compare, observed, step_time
-from exporter.simulator.fit import FitError, Interval, fit, slowness
-from exporter.simulator.replay import requests_of
-from exporter.simulator.steptime import StepTime
+from vllm_vitals.simulator.fit import FitError, Interval, fit, slowness
+from vllm_vitals.simulator.replay import requests_of
+from vllm_vitals.simulator.steptime import StepTime
 
 
 @pytest.fixture(scope="module")

@@ -9,19 +9,19 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from exporter import recording
-from exporter.cli import main
-from exporter.clock import Clock
-from exporter.core.snapshot import State
-from exporter.fetch import Fetcher
-from exporter.replay import judge
-from exporter.simulator import demo as show
-from exporter.simulator.command import demo, simulate
-from exporter.simulator.families import Dialect
-from exporter.simulator.play import play
-from exporter.simulator.scenarios import SCENARIOS, scenario
-from exporter.simulator.server import SimulatedServer
-from exporter.simulator.world import ScenarioError
+from vllm_vitals.cli.main import main
+from vllm_vitals.clock import Clock
+from vllm_vitals.core.states import State
+from vllm_vitals.recordings import recording
+from vllm_vitals.recordings.replay import judge
+from vllm_vitals.scrape.fetch import Fetcher
+from vllm_vitals.simulator import demo as show
+from vllm_vitals.simulator.command import demo, simulate
+from vllm_vitals.simulator.families import Dialect
+from vllm_vitals.simulator.play import play
+from vllm_vitals.simulator.scenarios import SCENARIOS, scenario
+from vllm_vitals.simulator.server import SimulatedServer
+from vllm_vitals.simulator.world import ScenarioError
 
 
 def test_list_shows_every_scenario_and_where_it_leads():

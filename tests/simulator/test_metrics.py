@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from exporter.core.dialect import normalise
-from exporter.simulator.engine import Engine
-from exporter.simulator.exposition import Exposition
-from exporter.simulator.families import Dialect
-from exporter.simulator.request import Request
-from exporter.simulator.settings import ServerSettings
-from exporter.simulator.stats import Histogram
-from exporter.simulator.steptime import StepTime
+from vllm_vitals.core.dialect import normalise
+from vllm_vitals.simulator.engine import Engine
+from vllm_vitals.simulator.exposition import Exposition
+from vllm_vitals.simulator.families import Dialect
+from vllm_vitals.simulator.request import Request
+from vllm_vitals.simulator.settings import ServerSettings
+from vllm_vitals.simulator.stats import Histogram
+from vllm_vitals.simulator.steptime import StepTime
 
 DATA = Path(__file__).parent.parent / "data"
 TINY = ServerSettings(model_name="tiny", block_size=128, num_gpu_blocks=64, max_num_seqs=48, max_model_len=2048)

@@ -9,11 +9,11 @@ import aiohttp
 import yaml
 from aiohttp import web
 
-from exporter.simulator.demo import fast_clock
-from exporter.simulator.families import Dialect
-from exporter.simulator.scenarios import scenario
-from exporter.simulator.server import SimulatedServer
-from tests.alerts import tools
+from tests.rules import tools
+from vllm_vitals.simulator.demo import fast_clock
+from vllm_vitals.simulator.families import Dialect
+from vllm_vitals.simulator.scenarios import scenario
+from vllm_vitals.simulator.server import SimulatedServer
 
 
 async def scraped(address, jobs):

@@ -5,14 +5,14 @@ from itertools import islice
 
 import pytest
 
-from exporter import recording
-from exporter.core.snapshot import State
-from exporter.replay import judge
-from exporter.simulator.families import Dialect
-from exporter.simulator.play import play
-from exporter.simulator.scenarios import SCENARIOS, scenario
-from exporter.simulator.workload import Lengths, Load
-from exporter.simulator.world import ScenarioError, World
+from vllm_vitals.core.states import State
+from vllm_vitals.recordings import recording
+from vllm_vitals.recordings.replay import judge
+from vllm_vitals.simulator.families import Dialect
+from vllm_vitals.simulator.play import play
+from vllm_vitals.simulator.scenarios import SCENARIOS, scenario
+from vllm_vitals.simulator.workload import Lengths, Load
+from vllm_vitals.simulator.world import ScenarioError, World
 
 SHORT = [replace(each, duration_s=min(each.duration_s, 1200)) for each in SCENARIOS]
 WANTED = {

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.simulator.engine import Engine
-from exporter.simulator.request import Request
-from exporter.simulator.scheduler import Scheduler
-from exporter.simulator.settings import ServerSettings, SettingsError
-from exporter.simulator.steptime import StepTime
 from tests.simulator.reference import Job, Reference
+from vllm_vitals.simulator.engine import Engine
+from vllm_vitals.simulator.request import Request
+from vllm_vitals.simulator.scheduler import Scheduler
+from vllm_vitals.simulator.settings import ServerSettings, SettingsError
+from vllm_vitals.simulator.steptime import StepTime
 
 SMALL = ServerSettings(
     block_size=4, num_gpu_blocks=31, max_num_seqs=6, max_num_batched_tokens=16, max_model_len=100,

@@ -5,14 +5,14 @@ from dataclasses import replace
 import aiohttp
 import pytest
 
-from exporter.core.dialect import normalise
-from exporter.simulator.families import Dialect
-from exporter.simulator.logs import LogWriter, startup
-from exporter.simulator.scenario import Freeze, Restart, Scenario
-from exporter.simulator.scenarios import scenario
-from exporter.simulator.server import SimulatedServer
-from exporter.simulator.workload import Load
-from exporter.simulator.world import World
+from vllm_vitals.core.dialect import normalise
+from vllm_vitals.simulator.families import Dialect
+from vllm_vitals.simulator.logs import LogWriter, startup
+from vllm_vitals.simulator.scenario import Freeze, Restart, Scenario
+from vllm_vitals.simulator.scenarios import scenario
+from vllm_vitals.simulator.server import SimulatedServer
+from vllm_vitals.simulator.workload import Load
+from vllm_vitals.simulator.world import World
 
 EMPTY = Scenario("empty", "nobody asks", "idle", 1000, ())
 

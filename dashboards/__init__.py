@@ -1,1 +1,0 @@
-"""Grafana dashboards in code: built from the catalogue, written to dashboards/out, never imported by the daemon."""

@@ -1,1 +1,0 @@
-"""Kubernetes objects, generated: see `deploy.kubernetes.build`."""

@@ -1,9 +1,0 @@
-"""JSON logs: what metrics cannot say. Bytes from files, stdin and HTTP pushes in; a `LogSnapshot` out.
-
-    reader = LogReader(LogsConfig(...))              exporter.logs.reader, exporter.logs.config
-    asyncio.create_task(reader.run(stop))            stop: asyncio.Event; never raises for what a log contains
-    app.add_routes(reader.push_routes())             POST /api/v1/logs
-    for name, labels, value in log_families(reader.snapshot(now)): ...     exporter.logs.families, catalogue names
-
-Invariant: every line ends in exactly one counted result (`events.RESULTS`), and what is served is what is on disk.
-"""

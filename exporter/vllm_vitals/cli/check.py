@@ -1,0 +1,98 @@
+"""``vllm-vitals check``: a verdict on live servers or on a recording; the exit code says it too."""
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+import orjson
+from click.core import ParameterSource
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from vllm_vitals import log
+from vllm_vitals.cli import observe as checking
+from vllm_vitals.cli import terminal, verdict
+from vllm_vitals.cli.options import DURATION, FILE, configured
+from vllm_vitals.clock import Clock
+from vllm_vitals.core.snapshot import TargetSnapshot
+from vllm_vitals.core.thresholds import Thresholds
+from vllm_vitals.recordings import recording, replay
+from vllm_vitals.scrape.target import Target
+from vllm_vitals.serve import views
+
+
+@click.command()
+@click.argument("urls", nargs=-1, metavar="[URL]...")
+@click.option("--for", "seconds", type=DURATION, default="30s", show_default=True, help="How long to look; 5s or more.")
+@click.option("--interval", type=DURATION, default="2s", show_default=True, help="How often to scrape.")
+@click.option("--config", "file", type=FILE, help="Take targets, credentials and thresholds from this file.")
+@click.option("--replay", "recorded", type=FILE, help="Judge a recording instead of live servers.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, for scripts.")
+@click.pass_context
+def check(
+    context: click.Context,
+    urls: tuple[str, ...],
+    seconds: float,
+    interval: float,
+    file: Path | None,
+    recorded: Path | None,
+    as_json: bool,
+) -> None:
+    """Say what state vLLM servers are in.
+
+    Exit code: 0 healthy, 1 warning, 2 critical, 3 unknown; the worst engine speaks. Of a recording it is the worst
+    moment, the one whose verdict is shown, whatever came after it.
+    """
+    log.configure("critical")
+    if recorded is not None:
+        given = context.get_parameter_source
+        if urls:
+            raise click.UsageError("give either URLs or --replay, not both")
+        if ParameterSource.COMMANDLINE in (given("seconds"), given("interval")):
+            raise click.UsageError("--for and --interval are for live servers: a recording has its own times")
+        sys.exit(_recording(recorded, file, as_json))
+    if seconds < checking.SHORTEST_S:
+        raise click.UsageError(f"--for: a verdict needs {checking.SHORTEST_S:g}s at least")
+    config = configured(file, urls, {})
+    if not config.targets:
+        raise click.UsageError("nothing to check: give a URL such as http://localhost:8000, or --replay FILE")
+    sys.exit(_live([checking.at_pace(target, interval, seconds) for target in config.targets], seconds, as_json))
+
+
+def _live(targets: Sequence[Target], seconds: float, as_json: bool) -> int:
+    errors = Console(stderr=True)
+    with Progress(
+        TextColumn("looking"), BarColumn(), TextColumn("{task.description}"),
+        console=errors, transient=True, disable=not errors.is_terminal,
+    ) as progress:  # fmt: skip
+        bar = progress.add_task("", total=1.0)
+
+        def tell(done: float, snapshots: Sequence[TargetSnapshot]) -> None:
+            first = [s.engines[0].state.value for s in views.worst_first(snapshots)[:1] if s.engines]
+            progress.update(bar, completed=done, description="".join(first))
+
+        snapshots = asyncio.run(checking.watch(targets, seconds, tell))
+    now = Clock().now()
+    if as_json:
+        answer = {"targets": [views.target(s, now) for s in views.worst_first(snapshots)]}
+        click.echo(orjson.dumps(answer, option=orjson.OPT_INDENT_2))
+    else:
+        verdict.print_verdict(terminal.console(), snapshots)
+    return verdict.exit_code(snapshots)
+
+
+def _recording(path: Path, file: Path | None, as_json: bool) -> int:
+    limits = configured(file, (), {}).thresholds if file is not None else Thresholds()
+    done = replay.judge(recording.target_name(path), recording.read(path), limits)
+    moment = verdict.worst_moment(done.polls)
+    if moment is None:
+        raise click.ClickException(f"{path}: no scrape in it: give a file that `vllm-vitals record` wrote")
+    if as_json:
+        click.echo(orjson.dumps(replay.as_json(path, done)))
+    else:
+        verdict.print_replay(terminal.console(), done, moment)
+    if done.cut_off:
+        click.echo(f"vllm-vitals: {done.cut_off}", err=True)
+    return verdict.exit_code([moment])

@@ -1,0 +1,57 @@
+"""``vllm-vitals run``: the daemon."""
+
+import asyncio
+from pathlib import Path
+
+import click
+
+from vllm_vitals import log
+from vllm_vitals.cli.options import FILE, SHARD, configured, duration_text
+from vllm_vitals.config.loader import Config, ConfigError
+from vllm_vitals.daemon import Daemon
+from vllm_vitals.scrape.shards import Shard
+from vllm_vitals.serve import web_config
+from vllm_vitals.serve.web_config import WebConfig
+
+
+@click.command()
+@click.argument("urls", nargs=-1, metavar="[URL]...")
+@click.option("--config", "file", type=FILE, help="YAML config file; URLs are added to its targets.")
+@click.option("--listen", help='Where to serve, such as "127.0.0.1:9840".')
+@click.option("--interval", callback=duration_text, help='How often to scrape, such as "5s".')
+@click.option("--histograms", type=click.Choice(["all", "latency", "none"]), help="Which histograms to pass through.")
+@click.option("--shard", type=SHARD, default="1/1", help='Watch only a share of the targets, such as "2/5".')
+@click.option("--web.config.file", "web_file", type=FILE, help="TLS and basic auth, in Prometheus' format.")
+@click.option(
+    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+)
+def run(
+    urls: tuple[str, ...],
+    file: Path | None,
+    listen: str | None,
+    interval: str | None,
+    histograms: str | None,
+    shard: Shard,
+    web_file: Path | None,
+    log_level: str,
+) -> None:
+    """Watch vLLM servers and serve what is known: metrics, a status page, JSON.
+
+    Zero config: vllm-vitals run http://localhost:8000
+    """
+    if not urls and file is None:
+        raise click.UsageError("nothing to watch: give a URL such as http://localhost:8000, or --config FILE")
+    log.configure(log_level)
+    overrides = {"listen": listen, "interval": interval, "histograms": histograms}
+
+    def load() -> Config:
+        config = configured(file, urls, overrides)
+        if not (config.targets or config.discovery or config.logs.sources):
+            why = "no targets, discovery or logs.sources, and no URL on the command line: there is nothing to watch"
+            raise ConfigError(f"{file}: {why}")
+        return config
+
+    def load_web() -> WebConfig:
+        return WebConfig() if web_file is None else web_config.load(web_file)
+
+    asyncio.run(Daemon(load, shard=shard, load_web=load_web).run())

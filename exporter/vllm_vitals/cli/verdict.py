@@ -1,0 +1,110 @@
+"""A verdict for a terminal: state, evidence, first knob, vital signs, what was not known; and its exit code.
+
+Input: snapshots, or a replay. Output: lines on a console. Invariant: everything is a snapshot's own, and nothing that a
+server says can paint on the terminal.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from vllm_vitals.core.snapshot import Advice, EngineSnapshot, TargetSnapshot
+from vllm_vitals.core.states import State
+from vllm_vitals.recordings import replay
+from vllm_vitals.recordings.replay import Replay
+from vllm_vitals.serve import page, views
+
+EXIT_CODES = {"critical": 2, "warning": 1, "unknown": 3, "ok": 0}  # the worst first
+_COLOURS = {"critical": "bold red", "warning": "bold yellow", "ok": "bold green", "unknown": "bold magenta"}
+
+
+def exit_code(snapshots: Iterable[TargetSnapshot]) -> int:
+    """0 healthy, 1 warning, 2 critical, 3 unknown: the worst engine speaks."""
+    seen = {engine.state.severity for snapshot in snapshots for engine in snapshot.engines}
+    return next((code for severity, code in EXIT_CODES.items() if severity in seen), EXIT_CODES["unknown"])
+
+
+def worst_moment(polls: Sequence[TargetSnapshot]) -> TargetSnapshot | None:
+    """The poll in the middle of the worst that a recording shows; what is not known yet is no worse than the rest."""
+    if not polls:
+        return None
+    badness = list(map(_badness, polls))
+    worst = min(badness)
+    at_worst = [poll for poll, bad in zip(polls, badness, strict=True) if bad == worst]
+    return at_worst[len(at_worst) // 2]
+
+
+def _badness(poll: TargetSnapshot) -> tuple[bool, int, int]:
+    """Smallest is worst: as the exit code has it, then as the states are ordered."""
+    order = list(EXIT_CODES)
+    states = [engine.state for engine in poll.engines] or [State.UNKNOWN]
+    return min((state is State.UNKNOWN, order.index(state.severity), state.rank) for state in states)
+
+
+def print_verdict(console: Console, snapshots: Iterable[TargetSnapshot]) -> None:
+    """The verdict per engine, worst first."""
+    for snapshot in views.worst_first(snapshots):
+        for engine in snapshot.engines:
+            _print_engine(console, snapshot, engine)
+
+
+def print_replay(console: Console, done: Replay, moment: TargetSnapshot) -> None:
+    """A recording's story, engine by engine, and the verdict at its `worst_moment`."""
+    start = done.polls[0].at
+    for engine in replay.engines(done):
+        who = " ".join(part for part in (engine["target"], engine["model_name"], f"engine {engine['engine']}") if part)
+        console.print(Text(_clean(who), style="bold"))
+        for run in engine["timeline"]:
+            state = State(run["state"])
+            times = f"{run['from'] - start:7.0f} s to {run['to'] - start:5.0f} s  "
+            console.print(Text.assemble(times, (state.spec.label, _COLOURS[state.severity])))
+        console.print()
+    console.print(Text(f"In the middle of its worst, at {moment.at - start:.0f} s:\n"))
+    print_verdict(console, [moment])
+
+
+def headline(state: State) -> Text:
+    """A state's name, loud, in the colour of its severity."""
+    return Text(state.spec.label.upper(), style=_COLOURS[state.severity])
+
+
+def advice_line(item: Advice) -> Text:
+    """When to turn which knob, which way and how far."""
+    when = "now" if item.when == "now" else "at the next restart"
+    direction = f" {item.direction}" if item.direction in ("up", "down") else ""
+    return Text.assemble(f"  {when}: ", (f"{item.knob}{direction}", "bold"), _clean(f": {item.size}"))
+
+
+def _clean(text: str) -> str:
+    """Text from a server without characters that a terminal would obey."""
+    return "".join(ch if ch.isprintable() else "\N{REPLACEMENT CHARACTER}" for ch in text)
+
+
+def _print_engine(console: Console, target: TargetSnapshot, engine: EngineSnapshot) -> None:
+    key = engine.key
+    who = " ".join(part for part in (key.target, key.model_name, f"engine {key.engine}" if key.engine else "") if part)
+    console.print(Text.assemble(headline(engine.state), "  ", (_clean(who), "bold")))
+    console.print(Text(f"  {engine.state.spec.headline}"))
+    if not target.up:
+        console.print(Text(_clean(f"  {target.reason}: {target.detail}")))
+    for item in engine.evidence:
+        console.print(Text(_clean(f"  • {item.text}")))
+    for when in ("now", "restart"):
+        _print_advice(console, [advice for advice in engine.advice if advice.when == when])
+    numbers = [f"{v.name} {v.text}" for v in page.vitals(engine) if v.text != "–"]
+    if numbers:
+        console.print(Text(f"  numbers: {', '.join(numbers)}", style="dim"))
+    for line in engine.unknown:
+        console.print(Text(_clean(f"  not known: {line}"), style="dim"))
+    console.print()
+
+
+def _print_advice(console: Console, items: Sequence[Advice]) -> None:
+    for item in items[:2]:
+        console.print(advice_line(item))
+        more = "; ".join(
+            text for text in (item.watch and f"watch {item.watch}", item.cost and f"cost: {item.cost}") if text
+        )
+        if more:
+            console.print(Text(f"    {more}", style="dim"))

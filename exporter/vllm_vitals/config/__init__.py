@@ -1,0 +1,1 @@
+"""Config files: value types, schema, how a file becomes what the program needs, and the words of errors."""

@@ -1,0 +1,244 @@
+"""What to turn, as a table: symptom -> now, without a restart -> one knob at the next restart -> watch -> cost.
+
+One knob at a time: max_num_seqs and max_num_batched_tokens are never changed together, and gpu_memory_utilization is
+never lowered against preemption (that shrinks the cache). How far to turn is worked out in `sizing`.
+"""
+
+from collections.abc import Callable, Mapping
+
+from vllm_vitals.core import sizing
+from vllm_vitals.core.sample import EngineSample
+from vllm_vitals.core.sizing import Case
+from vllm_vitals.core.snapshot import Advice, Reading
+from vllm_vitals.core.state_machine import Facts
+from vllm_vitals.core.states import State
+
+TRUNCATED = 0.05  # share of responses cut at a cap that is worth a word
+LATE_FIRST_TOKEN_S = 5.0  # p99 that a person waits for in vain; move to your own objective
+RUNAWAY_FACTOR, RUNAWAY_TOKENS = 8.0, 4096.0  # an open request beyond both is worth a look (as the alert has it)
+
+# What needs no restart; all other knobs are for the next one.
+NOW_KNOBS = ("gateway_concurrency", "replicas", "drain", "restart", "route_long_prompts", "cancel_oldest_request")
+
+
+def advise(
+    state: State,
+    facts: Facts | None,
+    readings: Mapping[str, Reading],
+    sample: EngineSample | None,
+    settings: Mapping[str, str],
+) -> tuple[Advice, ...]:
+    """What to do now, then at most one knob. Where the state asks for nothing, what the workload asks for."""
+    case = Case(state, facts, readings, sample, settings)
+    trouble = _BY_STATE.get(state, _nothing)(case)
+    return trouble or _runaway(case) or (*_late_first_token(case), *_cut_answers(case))
+
+
+def _nothing(_: Case) -> tuple[Advice, ...]:
+    return ()
+
+
+def _evicting(case: Case) -> tuple[Advice, ...]:
+    size = sizing.concurrency_that_fits(case)
+    symptom = (
+        "preempt, requeue, preempt again" if case.state is State.DEATH_SPIRAL else "KV cache short under many requests"
+    )
+    now = Advice(
+        symptom,
+        "now",
+        "gateway_concurrency",
+        "down",
+        size,
+        "preemptions per second falls to 0, useful tokens/s rises",
+        "requests wait at the gateway instead",
+    )
+    fed = f"the loop is fed by long inputs ({case.number('prompt_tokens_mean') or 0.0:.0f} tokens on average)"
+    if case.state is State.DEATH_SPIRAL and case.long_input and case.is_on("scheduler_reserve_full_isl"):
+        knob = Advice(
+            f"{fed} although all of an input is reserved",
+            "restart",
+            "watermark",
+            "up",
+            "0.01-0.05 (vLLM 0.24 on): that share of the blocks is kept for requests that run",
+            "preemptions per finished request below 0.3",
+            "that share of the KV cache admits nobody",
+        )
+    elif case.state is State.DEATH_SPIRAL and case.long_input:
+        knob = Advice(
+            fed,
+            "restart",
+            "scheduler_reserve_full_isl",
+            "set",
+            "true (from vLLM 0.19 on the default: see who turned it off; then watermark 0.01-0.05, from 0.24 on)",
+            "preemptions per finished request below 0.3",
+            "long prompts wait until all of their input fits",
+        )
+    else:
+        knob = Advice(
+            symptom,
+            "restart",
+            "max_num_seqs",
+            "down",
+            size,
+            "preemptions and TPOT p99 fall, useful tokens/s do not",
+            "a longer queue; too low leaves the GPU idle",
+        )
+    return now, knob
+
+
+def _stalled(case: Case) -> tuple[Advice, ...]:
+    return (
+        Advice(
+            "work is present and nothing progresses",
+            "now",
+            "drain",
+            "do",
+            "capture first (py-spy dump, logs, a recording), then drain and restart the server",
+            "generation tokens move again",
+            "requests in flight are lost; no knob helps a hang",
+        ),
+    )
+
+
+def _down(case: Case) -> tuple[Advice, ...]:
+    return (
+        Advice(
+            "nothing answers",
+            "now",
+            "restart",
+            "do",
+            "only where the address is right, and after the exit reason in its log is read: exit code 0 does not mean "
+            "a clean end (vllm#48966)",
+            "a fresh sample, and another state than down",
+            "model load takes minutes",
+        ),
+    )
+
+
+def _starved(case: Case) -> tuple[Advice, ...]:
+    return (
+        Advice(
+            "prefill crowds out decode",
+            "now",
+            "route_long_prompts",
+            "do",
+            "send long prompts to another replica",
+            "inter-token latency returns to its usual",
+            "the other replica serves them later",
+        ),
+        Advice(
+            "prefill crowds out decode",
+            "restart",
+            "max_num_batched_tokens",
+            "down",
+            sizing.token_budget(case, 0.5),
+            "inter-token latency, then time to first token",
+            "first tokens of long prompts come later",
+        ),
+    )
+
+
+def _saturated(case: Case) -> tuple[Advice, ...]:
+    if held := _runaway(case):
+        return held
+    kv, reason = case.number("kv_cache_usage_max_ratio"), sizing.why_slots_do_not_help(case)
+    now = Advice(
+        "more requests than slots",
+        "now",
+        "replicas",
+        "up",
+        "add replicas, or cap the client that sends more than the slots" + (reason and f"; {reason}"),
+        "waiting falls below 1",
+        "GPUs",
+    )
+    if kv is not None and kv < sizing.ROOM and not reason:
+        knob = Advice(
+            f"a queue while the KV cache is at most {kv:.0%} full",
+            "restart",
+            "max_num_seqs",
+            "up",
+            sizing.more_slots(case),
+            "time to first token falls, TPOT stays within its objective, no preemptions",
+            "every request decodes slower",
+        )
+        return now, knob
+    return (now,)
+
+
+def _runaway(case: Case) -> tuple[Advice, ...]:
+    """An answer that does not end holds a slot and its KV blocks until a cap or the context window stops it."""
+    made, usual = case.number("inflight_output_tokens_estimate"), case.usual_output
+    if made is None or not usual or made < max(RUNAWAY_TOKENS, RUNAWAY_FACTOR * usual):
+        return ()
+    symptom = f"an open request has made about {made:.0f} tokens; the usual answer has {usual:.0f}"
+    return (
+        Advice(
+            symptom,
+            "now",
+            "cancel_oldest_request",
+            "do",
+            "cancel the oldest open request at the gateway",
+            "requests complete again",
+            "its client gets no answer",
+        ),
+        Advice(
+            symptom,
+            "restart",
+            "default_max_tokens",
+            "set",
+            "max_new_tokens in override_generation_config: the longest answer you accept (model cards say 32768); a "
+            "presence_penalty beside it breaks repetition. The start-up log must name both: some releases drop what "
+            "they do not know",
+            "share of responses that end by length",
+            "legitimate answers beyond the cap are cut",
+        ),
+    )
+
+
+def _late_first_token(case: Case) -> tuple[Advice, ...]:
+    """Long inputs whose first token is late although nobody queues: the token budget cuts them into many steps."""
+    ttft = case.readings.get("ttft_p99_seconds")
+    waiting = None if case.facts is None else case.facts.mean_waiting
+    late = ttft is not None and ttft.lower is not None and ttft.lower >= LATE_FIRST_TOKEN_S
+    if ttft is None or not late or not case.long_input or waiting is None or waiting >= 1:
+        return ()
+    return (
+        Advice(
+            f"the first token of long inputs is late (p99 at least {ttft.lower:g} s) though nobody queues",
+            "restart",
+            "max_num_batched_tokens",
+            "up",
+            sizing.token_budget(case, 1.5),
+            "time to first token, then TPOT and the KV capacity, which pays for larger steps",
+            "answers being written wait longer for each prefill step; where prefill already fills the GPU nothing is "
+            "won (8192 to 32768 was measured at 2 % more throughput for 17 % less KV cache)",
+        ),
+    )
+
+
+def _cut_answers(case: Case) -> tuple[Advice, ...]:
+    """max_tokens by the spread of output lengths, where responses are cut at a cap."""
+    share, size = case.number("truncated_ratio"), sizing.output_cap(case)
+    if share is None or share < TRUNCATED or size is None:
+        return ()
+    return (
+        Advice(
+            f"{share:.0%} of responses are cut at a cap",
+            "restart",
+            "max_tokens",
+            "set",
+            size,
+            "share of responses that end by length",
+            "longer answers hold their slots longer",
+        ),
+    )
+
+
+_BY_STATE: Mapping[State, Callable[[Case], tuple[Advice, ...]]] = {
+    State.DOWN: _down,
+    State.STALLED: _stalled,
+    State.DEATH_SPIRAL: _evicting,
+    State.THRASHING: _evicting,
+    State.STARVED: _starved,
+    State.SATURATED: _saturated,
+}

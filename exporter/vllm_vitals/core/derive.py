@@ -1,0 +1,160 @@
+"""One look at an engine: its windows at one poll, and every reading and ratio that needs no memory beyond them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from vllm_vitals.core import signals
+from vllm_vitals.core.sample import EngineSample
+from vllm_vitals.core.signals import Completions, Gauges
+from vllm_vitals.core.snapshot import Reading, Role, absent
+from vllm_vitals.core.thresholds import Thresholds
+from vllm_vitals.core.window import Span, Window
+
+
+@dataclass(frozen=True, slots=True)
+class WindowView:
+    """What one poll sees.
+
+    ``later`` is the second half of the fast window, ``finished`` where R is taken. ``paced`` is where the rate of
+    completions is taken: there, or where too few finish the slow window as far back as there was work throughout.
+    """
+
+    at: float
+    sample: EngineSample
+    settings: Mapping[str, str]
+    limits: Thresholds
+    fast: Span
+    later: Span | None
+    slow: Span
+    samples: list[EngineSample]
+    means: Gauges
+    finished: Completions | None
+    paced: Span | None
+    role: Role
+
+
+def view_at(
+    at: float,
+    sample: EngineSample,
+    settings: Mapping[str, str],
+    window: Window,
+    limits: Thresholds,
+    role: Role | None = None,
+) -> WindowView | None:
+    """WindowView at ``at``, or None while the window is too short to say anything. ``role`` None: inferred."""
+    fast, slow = window.span(limits.fast_window), window.span(limits.slow_window)
+    if fast is None or slow is None or fast.seconds < limits.min_span:
+        return None
+    samples, finished = window.within(limits.fast_window), signals.completions(window, limits)
+    return WindowView(
+        at=at,
+        sample=sample,
+        settings=settings,
+        limits=limits,
+        fast=fast,
+        later=window.span(limits.fast_window / 2),
+        slow=slow,
+        samples=samples,
+        means=signals.gauges(samples),
+        finished=finished,
+        paced=finished.span if finished else window.working(limits.slow_window),
+        role=role or signals.infer_role(slow, limits) or Role.SERVE,
+    )
+
+
+def readings(view: WindowView) -> dict[str, Reading]:
+    """Every derived number that the windows alone give, by the catalogue's name."""
+    fast, slow, samples, finished = view.fast, view.slow, view.samples, view.finished
+    useful, preemption_rate = signals.useful_rate(fast), fast.rate("preemptions")
+    context = signals.resident_context(view.means, view.sample.kv_capacity_tokens, finished.span if finished else slow)
+    few = f"fewer than {view.limits.min_completions:g} requests finished in the {slow.seconds:.0f} s view"
+    uncounted = "the server has no preemption counter"
+    return {
+        "preemptions_per_second": signals.value(preemption_rate, uncounted),
+        "preemptions_per_completion": signals.value(
+            finished.ratio if finished else None, uncounted if finished else few
+        ),
+        "repeat_preemption_ratio": signals.value(
+            finished.repeat_ratio if finished else None, "needs vLLM 0.30 or later" if finished else few
+        ),
+        "recompute_tax_ratio": signals.recompute_tax(
+            preemption_rate, useful, context, signals.lost_share(view.sample, view.limits)
+        ),
+        "kv_cache_usage_max_ratio": signals.largest_usage(samples),
+        "kv_cache_demand_ratio": signals.demand(view.means),
+        "kv_cache_full_windows": signals.full_windows(view.sample, view.settings),
+        **signals.tails(slow, view.role),
+        **signals.lengths(slow, view.role),
+        "stall_gaps_per_second": signals.stall_gaps(fast),
+        "truncated_ratio": signals.truncated(slow, view.role),
+        "prefix_cache_hit_ratio": signals.prefix_hit_ratio(fast),
+        "abandoned_requests_per_second": signals.abandoned(fast),
+        "expected_wait_seconds": expected_wait(view),
+        "useful_tokens_per_second": signals.value(useful, "needs token counters"),
+    }
+
+
+def busy(view: WindowView) -> bool:
+    """Whether there was work or progress anywhere in the fast window."""
+    moved = any(map(view.fast.increase, ("generation_tokens", "prompt_tokens", "completions")))
+    return moved or any(sample.work > 0 for sample in view.samples)
+
+
+def draining(view: WindowView) -> bool | None:
+    """Whether the later half of the window waits less than 90 % of its earlier half."""
+    half = len(view.samples) // 2
+    earlier = signals.mean(sample.waiting for sample in view.samples[:half])
+    later = signals.mean(sample.waiting for sample in view.samples[half:])
+    return None if earlier is None or later is None else later < 0.9 * earlier
+
+
+def running_full(view: WindowView) -> float | None:
+    """Mean running over the scrapes that found the cache full: about what fits."""
+    full = view.limits.kv_pressure_ratio
+    return signals.mean(s.running for s in view.samples if s.kv_usage is not None and s.kv_usage >= full)
+
+
+def queued_share(view: WindowView) -> float | None:
+    """Share of the window's scrapes with a queue; one scrape, as after a gap, is no share."""
+    if len(view.samples) < 2:
+        return None
+    return signals.mean(None if s.waiting is None else float(s.waiting >= 1) for s in view.samples)
+
+
+def prefill_factor(span: Span) -> float | None:
+    """Prefill work over generation: computed prompt tokens, plus KV growth that neither of the two explains.
+
+    vLLM counts a prompt only at its first output, so during a long prefill KV usage alone moves.
+    """
+    prompts, generated = signals.computed_prompt_tokens(span), span.increase("generation_tokens")
+    if prompts is None or generated is None:
+        return None
+    grown = (span.last.kv_usage or 0.0) - (span.first.kv_usage or 0.0)
+    hidden = max(0.0, grown * (span.last.kv_capacity_tokens or 0.0) - generated - prompts)
+    return (prompts + hidden) / max(generated, 1.0)
+
+
+def prefill_lasts(view: WindowView) -> bool | None:
+    """Whether both halves of the window show prefill work: one prompt at its edge starves nobody for a minute."""
+    fast, later = view.fast, view.later
+    if later is None or later.start <= fast.start:
+        return None
+    earlier = Span(fast.start, later.start, fast.first, later.first)
+    factors = [prefill_factor(half) for half in (earlier, later)]
+    level = view.limits.starved_prefill_factor / 2
+    return None if None in factors else all(factor is not None and factor >= level for factor in factors)
+
+
+def expected_wait(view: WindowView) -> Reading:
+    """Waiting requests over the completion rate: how long the last in line waits.
+
+    Where few finish, the rate is that of the time since something runs: a minute in which one happens to finish, or
+    none, says little.
+    """
+    waiting = view.sample.waiting
+    if waiting is None:
+        return absent("needs the waiting gauge")
+    if waiting == 0:
+        return Reading(0.0)
+    rate = None if view.paced is None else view.paced.rate("completions")
+    return Reading(waiting / rate) if rate else absent("nothing finishes, so the wait has no end in sight")

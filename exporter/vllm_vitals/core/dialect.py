@@ -1,0 +1,94 @@
+"""One body of /metrics to one `TargetSample`, whatever release of vLLM wrote it.
+
+In: bytes, and the `Layout` that the caller keeps between scrapes of one target. Out: a `TargetSample`, or
+`ExpositionError`. The table itself is in `spellings`, how series add up in `fold`, who owns them in `layout`.
+Invariant: the result does not depend on the layout, which only saves work; what no line changed is the same object as
+in the last sample.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from vllm_vitals.core.exposition import ExpositionError, learn, split
+from vllm_vitals.core.fold import HISTOGRAM
+from vllm_vitals.core.incremental import Blocks, apply_delta
+from vllm_vitals.core.sample import EngineSample, TargetSample
+from vllm_vitals.core.series_index import Engine, FamilySlot, Layout, index_series
+from vllm_vitals.vllm.names import ENGINE_STEMS, WANTED
+
+__all__ = ["ExpositionError", "Layout", "normalise"]
+
+_NO_ENGINES = "no vLLM engine metrics: the server runs with --disable-log-stats, or this is not a vLLM server"
+
+
+def normalise(body: bytes, layout: Layout | None = None) -> TargetSample:
+    """Read one body. Raises `ExpositionError`; the layout is then forgotten and learnt again from the next body."""
+    layout = Layout() if layout is None else layout
+    skeleton, last = layout.skeleton, layout.sample
+    layout.skeleton = layout.sample = None
+    blocks = split(body, layout.max_series)
+    if skeleton and last and (changed := apply_delta(skeleton, blocks)) is not None:
+        layout.sample = _update(layout, skeleton.values, last, changed)
+        layout.skeleton = skeleton
+    else:
+        layout.sample = _learn(layout, blocks)
+    return layout.sample
+
+
+def _learn(layout: Layout, blocks: Blocks) -> TargetSample:
+    exposition = learn(blocks, WANTED)
+    facts = index_series(layout, exposition)
+    if not facts.stems & ENGINE_STEMS:
+        layout.skeleton = None
+        raise ExpositionError("no_vllm_metrics", _NO_ENGINES)
+    for cell in layout.cells:
+        _fold(cell, exposition.values)
+    engines = {engine.key: _sample(engine) for engine in layout.engines}
+    return TargetSample(engines, facts.dialect, _invalid(layout.cells), facts.unknown, facts.settings)
+
+
+def _update(layout: Layout, values: list[float], last: TargetSample, changed: Iterable[int]) -> TargetSample:
+    """Fold only what changed; an engine of which nothing did keeps its sample."""
+    stale: set[FamilySlot | None] = set(map(layout.owners.__getitem__, changed))
+    if not stale - {None}:
+        return last
+    for cell in filter(None, stale):
+        _fold(cell, values)
+    engines = {
+        engine.key: last.engines[engine.key] if stale.isdisjoint(engine.cells) else _sample(engine)
+        for engine in layout.engines
+    }
+    return TargetSample(engines, last.dialect, _invalid(layout.cells), last.unknown_families, last.settings)
+
+
+def _fold(cell: FamilySlot, values: list[float]) -> None:
+    value, cell.dropped = cell.family.fold.apply(values, cell.arranged)
+    cell.value = value * cell.scale if value is not None and cell.scale != 1.0 else value
+
+
+def _invalid(cells: Iterable[FamilySlot]) -> Mapping[str, int]:
+    counts: Counter[str] = Counter()
+    for cell in cells:
+        if cell.dropped:
+            counts[cell.family.name] += cell.dropped
+    return counts
+
+
+def _sample(engine: Engine) -> EngineSample:
+    said = {cell.family.field: cell.value for cell in engine.cells if cell.value is not None}
+    histograms = {cell.family.name: said.pop(cell.family.field) for cell in engine.cells
+                  if cell.family.fold is HISTOGRAM and cell.value is not None}  # fmt: skip
+    cached, process_start = said.pop("prompt_tokens_cached", None), said.pop("process_start", None)
+    if cached is not None and "prompt_tokens" in said:
+        said.setdefault("prompt_tokens_computed", max(0.0, said["prompt_tokens"] - cached))
+    if process_start is not None:
+        said.setdefault("started_at", process_start)
+    moving = said.pop("updating", 0.0) + said.pop("moving", 0.0)
+    # V0 counts victims that it swapped out neither as running nor as waiting; V1's waiting includes every victim
+    if (swapped := said.pop("swapped", None)) and "waiting" in said:
+        said["waiting"] += swapped
+    asked = said.pop("external_queries", 0.0) > 0
+    restored = engine.fixed["kv_restored"] if engine.fixed["kv_restored"] is not None else asked
+    unusable = frozenset(cell.family.name for cell in engine.cells if cell.dropped)
+    fixed = engine.fixed | {"kv_restored": restored, "updating_weights": moving > 0, "unusable": unusable}
+    return EngineSample(histograms=histograms, **fixed, **said)

@@ -1,0 +1,229 @@
+"""Snapshots as Prometheus text, rendered once a poll and only joined at a scrape.
+
+Input: a `TargetSnapshot` after each poll. Output: per family the bytes of its samples, which `join` puts under their
+HELP and TYPE in the catalogue's order, as text 0.0.4 or OpenMetrics. Invariant: what is absent has no series, a value
+is always finite, and two engines never share a label set.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from math import isfinite
+from operator import attrgetter
+from typing import Literal
+
+from vllm_vitals import catalog
+from vllm_vitals.catalog import BY_NAME, METRICS, Kind, Metric
+from vllm_vitals.core.sample import EngineSample
+from vllm_vitals.core.series_block import Row, SampleLines, SeriesBlock, label_text, plain
+from vllm_vitals.core.snapshot import SCRAPE_ERRORS, EngineKey, EngineSnapshot, Reading, TargetSnapshot
+from vllm_vitals.core.states import State
+
+Families = Mapping[str, bytes]
+Histograms = Literal["all", "latency", "none"]
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+MAX_SETTINGS = 100
+
+_FROM_SAMPLE = {
+    "requests_running": "running",
+    "kv_cache_usage_ratio": "kv_usage",
+    "kv_cache_capacity_tokens": "kv_capacity_tokens",
+    "preemptions_total": "preemptions",
+    "prompt_tokens_total": "prompt_tokens",
+    "prompt_tokens_computed_total": "prompt_tokens_computed",
+    "generation_tokens_total": "generation_tokens",
+    "prefix_cache_queries_total": "prefix_cache_queries",
+    "prefix_cache_hits_total": "prefix_cache_hits",
+}
+_PLAIN = tuple(
+    metric.name
+    for metric in catalog.DERIVED
+    if metric.kind is Kind.GAUGE and not metric.labels and metric.scope == catalog.ENGINE_LABELS
+)
+_HISTOGRAMS = tuple(metric.name for metric in catalog.NORMALISED if metric.kind is Kind.HISTOGRAM)
+_LATENCY = tuple(name for name in _HISTOGRAMS if name.endswith("_seconds"))
+_SHOWN: Mapping[Histograms, tuple[str, ...]] = {"all": _HISTOGRAMS, "latency": _LATENCY, "none": ()}
+
+
+def _each(name: str, labels: Iterable[str]) -> tuple[Row, ...]:
+    return tuple((name, label) for label in labels)
+
+
+def _bounds(name: str, *labels: str) -> tuple[Row, ...]:
+    return tuple((name, *labels, bound) for bound in catalog.BOUNDS)
+
+
+# The rows that every page has, made once.
+_SAMPLE_ROWS, _sample_values = tuple((name,) for name in _FROM_SAMPLE), attrgetter(*_FROM_SAMPLE.values())
+_PLAIN_ROWS = tuple((name,) for name in _PLAIN)
+_TAX_ROWS = (("recompute_tax_lower_ratio",), ("recompute_tax_upper_ratio",))
+_STATE_ROWS, _STATE_SECONDS_ROWS = _each("state", State), _each("state_seconds_total", State)
+_ERROR_ROWS = _each("scrape_errors_total", SCRAPE_ERRORS)
+_STATES: Mapping[State, tuple[float, ...]] = {now: tuple(int(state is now) for state in State) for now in State}
+# (name of a reading, the rows of its value and bounds)
+_BOUNDED: tuple[tuple[str, tuple[Row, ...]], ...] = (
+    *(
+        (f"{name}{suffix}", _bounds(name, source))
+        for name in ("tpot_p50_seconds", "tpot_p99_seconds", "tpot_p99_p50_ratio")
+        for source, suffix in (("request", ""), ("inter_token", ".inter_token"))
+    ),
+    ("ttft_p99_seconds", _bounds("ttft_p99_seconds")),
+)
+
+
+class TargetRenderer:
+    """Renders one target's snapshots. It keeps the text around the values, and whole histograms while they are."""
+
+    def __init__(
+        self, labels: Mapping[str, str] | None = None, histograms: Histograms = "all", service_class: str = ""
+    ) -> None:
+        self._extra, self._service_class = labels or {}, service_class
+        self._shown = _SHOWN[histograms]
+        self._settings: tuple[Mapping[str, str], SampleLines] = ({}, SampleLines())
+        self._sheets: dict[EngineKey | str, SeriesBlock] = {}
+
+    def render(self, snapshot: TargetSnapshot, skew: float = 0.0) -> Families:
+        """Bytes by family. ``skew`` is added to every timestamp (see `vllm_vitals.clock`)."""
+        sheets: dict[EngineKey | str, SeriesBlock] = {}
+        parts: dict[str, list[bytes]] = {}
+
+        def put(key: EngineKey | str, labels: Mapping[str, str], lines: SampleLines) -> SeriesBlock:
+            sheet = sheets[key] = self._sheets.get(key) or SeriesBlock(label_text({**labels, **self._extra}))
+            for family, text in sheet.render(lines):
+                parts.setdefault(family, []).append(text)
+            return sheet
+
+        put(snapshot.target, {"target": snapshot.target}, self._target(snapshot, skew))
+        # one number a server, which every engine's sample repeats
+        first = min((e.key for e in snapshot.engines if e.sample is not None), key=_order, default=None)
+        for engine in snapshot.engines:
+            key, lines = engine.key, _engine(engine, skew)
+            if engine.sample is not None and key == first:
+                lines.add(engine.sample.rejections, "rejected_requests_total")
+            names = {"target": key.target, "model_name": key.model_name, "engine": key.engine}
+            sheet = put(key, names, lines)
+            histograms = {} if engine.sample is None else engine.sample.histograms
+            for name in self._shown:
+                if (histogram := histograms.get(name)) is not None:
+                    parts.setdefault(name, []).append(sheet.histogram(name, histogram))
+        self._sheets = sheets
+        return {name: b"".join(texts) for name, texts in parts.items()}
+
+    def _target(self, snapshot: TargetSnapshot, skew: float) -> SampleLines:
+        lines = SampleLines()
+        add = lines.add
+        add(float(snapshot.up), "target_up")
+        if self._service_class:
+            add(1.0, "target_service_class", self._service_class)
+        if snapshot.last_scrape_at is not None:
+            add(round(snapshot.last_scrape_at + skew, 3), "last_scrape_timestamp_seconds")
+        add(round(snapshot.duration_s, 6), "scrape_duration_seconds")
+        lines.put(_ERROR_ROWS, [snapshot.errors.get(reason, 0) for reason in SCRAPE_ERRORS])
+        for outcome, count in snapshot.canaries.items():
+            add(count, "canary_requests_total", outcome)
+        if snapshot.canary is not None:
+            add(round(snapshot.canary.took_s, 6), "canary_duration_seconds")
+        for family, count in snapshot.invalid.items():
+            add(count, "invalid_samples_total", family)
+        if snapshot.dialect:
+            add(len(snapshot.unknown_families), "unknown_vllm_families")
+            add(1.0, "server_info", snapshot.version, snapshot.dialect)
+        if snapshot.settings != self._settings[0]:
+            self._settings = (snapshot.settings, _settings(snapshot.settings))
+        lines.put(self._settings[1].rows, self._settings[1].values)
+        return lines
+
+
+def _settings(settings: Mapping[str, str]) -> SampleLines:
+    lines = SampleLines()
+    for name, value in islice(settings.items(), MAX_SETTINGS):
+        lines.add(_numeric(value), "server_setting", name)
+    return lines
+
+
+def _order(key: EngineKey) -> tuple[str, str]:
+    return key.model_name, key.engine
+
+
+def _engine(engine: EngineSnapshot, skew: float) -> SampleLines:
+    lines = SampleLines()
+    add, held = lines.add, engine.state_seconds
+    lines.put(_STATE_ROWS, _STATES[engine.state])
+    lines.put(_STATE_SECONDS_ROWS, [plain(round(held[state], 3)) if state in held else 0 for state in State])
+    if engine.since:
+        add(round(engine.since + skew, 3), "state_since_timestamp_seconds")
+    add(engine.death_spirals, "death_spirals_total")
+    add(engine.window_s, "window_seconds")
+    for knob, direction in dict.fromkeys((advice.knob, advice.direction) for advice in engine.advice):
+        add(1.0, "advice", knob, direction)
+    if engine.sample is not None:
+        _sample(lines, engine.sample)
+    if engine.readings:
+        _readings(lines, engine.readings)
+    return lines
+
+
+def _sample(lines: SampleLines, sample: EngineSample) -> None:
+    lines.fill(_SAMPLE_ROWS, _sample_values(sample))
+    for reason, count in waiting_by_reason(sample).items():
+        lines.add(count, "requests_waiting", reason)
+    for reason, count in (sample.responses or {}).items():
+        lines.add(count, "responses_total", reason)
+
+
+def _readings(lines: SampleLines, readings: Mapping[str, Reading]) -> None:
+    lines.fill(_PLAIN_ROWS, (readings[name].value if name in readings else None for name in _PLAIN))
+    if tax := readings.get("recompute_tax_ratio"):
+        lines.fill(_TAX_ROWS, (tax.lower, tax.upper))
+    for name, rows in _BOUNDED:
+        if reading := readings.get(name):
+            lines.fill(rows, (reading.value, reading.lower, reading.upper))
+
+
+def waiting_by_reason(sample: EngineSample) -> Mapping[str, float]:
+    """Waiting requests by reason; ``unsplit`` where vLLM (before 0.20) does not say why they wait."""
+    if sample.waiting_by_reason or sample.waiting is None:
+        return sample.waiting_by_reason
+    return {"unsplit": sample.waiting}
+
+
+def _numeric(value: str) -> float | None:
+    """A setting as a number, where it is one."""
+    try:
+        return float(value) if value.isascii() and "_" not in value else None
+    except ValueError:
+        return None
+
+
+def render_samples(samples: Iterable[tuple[str, Mapping[str, str], float]]) -> Families:
+    """Families from (name, labels, value) triples, for what is not about a target."""
+    lines: dict[str, list[str]] = {}
+    for name, labels, value in samples:
+        if isfinite(value):
+            braces = f"{{{label_text(labels)}}}" if labels else ""
+            lines.setdefault(name, []).append(f"{BY_NAME[name].full_name}{braces} {plain(value)!r}\n")
+    return {name: "".join(parts).encode(errors="replace") for name, parts in lines.items()}
+
+
+def join(parts: Sequence[Families], openmetrics: bool = False, more: bytes = b"") -> bytes:
+    """The whole exposition: every family once, in the catalogue's order; ``more`` is other text in the same format."""
+    body: list[bytes] = []
+    for metric in METRICS:
+        samples = [part[metric.name] for part in parts if metric.name in part]
+        if samples:
+            body.append(_header(metric, openmetrics))
+            body.extend(samples)
+    body.append(more)
+    if openmetrics:
+        body.append(b"# EOF\n")
+    return b"".join(body)
+
+
+def _header(metric: Metric, openmetrics: bool) -> bytes:
+    """HELP and TYPE. OpenMetrics names a counter's family without ``_total``, and escapes quotes in HELP."""
+    name, text = metric.full_name, metric.help.replace("\\", r"\\").replace("\n", r"\n")
+    if openmetrics:
+        text = text.replace('"', r"\"")
+        name = name.removesuffix("_total") if metric.kind is Kind.COUNTER else name
+    return f"# HELP {name} {text}\n# TYPE {name} {metric.kind.value}\n".encode()

@@ -1,0 +1,117 @@
+"""How far to turn a knob: the arithmetic behind the advice table, in words that carry their numbers.
+
+Input: a `Case`. Output: texts, empty or None where a number that they need is unknown.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import floor
+
+from vllm_vitals.core.quantile import mean
+from vllm_vitals.core.sample import EngineSample
+from vllm_vitals.core.signals import setting
+from vllm_vitals.core.snapshot import Reading
+from vllm_vitals.core.state_machine import Facts
+from vllm_vitals.core.states import State
+
+# CV of output lengths: up to the first a mean says enough, above the second no static cap fits.
+STEADY_CV, WIDE_CV = 0.3, 1.0
+ROOM = 0.7  # KV usage below which more sequences would fit; share of max_num_seqs below which that is not the limit
+MANY_LONG_PROMPTS = 2.0  # prompt tokens per output token from which input, not output, fills the cache
+# Prompt tokens computed per generated one from which prefill fills the GPU: a quarter more slots then gain less than a
+# tenth in throughput (tests/test_ideas.py), and every first token comes later.
+PREFILL_BOUND = 50.0
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What the advice table is looked up with; every number may be unknown."""
+
+    state: State
+    facts: Facts | None
+    readings: Mapping[str, Reading]
+    sample: EngineSample | None
+    settings: Mapping[str, str]
+
+    def number(self, name: str) -> float | None:
+        """A reading's value."""
+        reading = self.readings.get(name)
+        return None if reading is None else reading.value
+
+    def setting(self, name: str) -> float | None:
+        """A numeric server setting, where known."""
+        return setting(self.settings, name)
+
+    def is_on(self, name: str) -> bool:
+        """Whether a switch of the server is known to be on."""
+        return self.settings.get(name, "").lower() in ("true", "1")
+
+    @property
+    def usual_output(self) -> float | None:
+        """Mean output of what finished lately; where nothing did, of all that has finished since the server started."""
+        lately = self.number("output_tokens_mean")
+        ever = None if self.sample is None else self.sample.histograms.get("request_output_tokens")
+        return mean(ever).value if lately is None else lately
+
+    @property
+    def long_input(self) -> bool:
+        """Whether prompts dwarf outputs."""
+        prompt, output = self.number("prompt_tokens_mean"), self.number("output_tokens_mean")
+        return prompt is not None and output is not None and prompt >= MANY_LONG_PROMPTS * output
+
+
+def concurrency_that_fits(case: Case) -> str:
+    """0.9 x mean running while the cache is full, or 25 % off a cap that is reached.
+
+    Taking 25 % off a max_num_seqs that running never reached would change nothing.
+    """
+    facts, seqs = case.facts, case.setting("max_num_seqs")
+    fits = None if facts is None else facts.running_full
+    if seqs is not None and fits is not None and fits >= 0.95 * seqs:
+        return f"to {max(1, floor(seqs * 0.75))} (25 % below max_num_seqs {seqs:.0f}, which running reaches)"
+    before = None if facts is None else facts.work_before
+    if before and (not fits or fits < 1 or (facts is not None and not facts.generated)):
+        return f"to {max(1, floor(0.9 * before))} (0.9 x {before:.1f} requests present before the first preemption)"
+    if not fits:
+        return "by a quarter, then again until preemptions end (how many fit was not seen in this window)"
+    return f"to {max(1, floor(0.9 * fits))} (0.9 x {fits:.1f} running on average while the KV cache is full)"
+
+
+def more_slots(case: Case) -> str:
+    """A quarter more of max_num_seqs."""
+    seqs = case.setting("max_num_seqs")
+    return "by 25 %" if seqs is None else f"from {seqs:.0f} to {floor(seqs * 1.25)}"
+
+
+def why_slots_do_not_help(case: Case) -> str:
+    """Why a larger max_num_seqs would win nothing, or an empty text."""
+    seqs, running = case.setting("max_num_seqs"), None if case.sample is None else case.sample.running
+    if seqs is not None and running is not None and running < ROOM * seqs:
+        return f"max_num_seqs {seqs:.0f} is not the limit: {running:.0f} run"
+    factor = None if case.facts is None else case.facts.prefill_factor
+    if factor is not None and factor >= PREFILL_BOUND:
+        return (
+            f"{factor:.0f} prompt tokens are computed per generated one, so more max_num_seqs would hardly raise "
+            "throughput, only delay first tokens"
+        )
+    return ""
+
+
+def token_budget(case: Case, factor: float) -> str:
+    """max_num_batched_tokens by half of it, up or down, as ``factor`` says."""
+    budget = case.setting("max_num_batched_tokens")
+    return "by half" if budget is None else f"from {budget:.0f} to {budget * factor:.0f}"
+
+
+def output_cap(case: Case) -> str | None:
+    """max_tokens by the spread of output lengths; None where the spread or the mean is unknown."""
+    lengths = case.readings.get("output_tokens_cv")
+    spread = None if lengths is None else lengths.lower if lengths.value is None else lengths.value
+    mean, p90 = case.number("output_tokens_mean"), case.number("output_tokens_p90")
+    if spread is None or not mean:
+        return None
+    if spread <= STEADY_CV:
+        return f"{1.5 * mean:.0f}-{2 * mean:.0f} (1.5-2 x the mean {mean:.0f}, CV {spread:.2f})"
+    tokens = "" if p90 is None else f"{1.5 * p90:.0f}-{2 * p90:.0f}: "
+    beside = "with fewer max_num_seqs" if spread > WIDE_CV else "or a cap for each kind of request"
+    return f"{tokens}1.5-2 x the p90 output length, {beside} (CV {spread:.2f})"

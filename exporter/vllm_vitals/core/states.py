@@ -1,0 +1,102 @@
+"""The states of an engine: one row a state, from which every page, rule, dashboard and report takes what it says.
+
+Invariant: `State` and `SPECS` stand in the same order, worst first, and exactly one state holds. How a state is entered
+and left is in `state_machine`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+Severity = Literal["critical", "warning", "ok", "unknown"]
+
+
+class State(StrEnum):
+    """The state of an engine, worst first; exactly one holds."""
+
+    DOWN = "down"
+    STALLED = "stalled"
+    DEATH_SPIRAL = "death_spiral"
+    THRASHING = "thrashing"
+    BLIND = "blind"
+    STARVED = "starved"
+    PREEMPTING = "preempting"
+    SATURATED = "saturated"
+    KV_PRESSURE = "kv_pressure"
+    HEALTHY = "healthy"
+    IDLE = "idle"
+    ASLEEP = "asleep"
+    UNKNOWN = "unknown"
+
+    @property
+    def spec(self) -> "StateSpec":
+        """What there is to say of this state."""
+        return SPECS[self]
+
+    @property
+    def severity(self) -> Severity:
+        """What `check` exits with: critical 2, warning 1, ok 0, unknown 3."""
+        return SPECS[self].severity
+
+    @property
+    def rank(self) -> int:
+        """0 is worst."""
+        return _RANK[self]
+
+
+@dataclass(frozen=True, slots=True)
+class StateSpec:
+    """One state.
+
+    ``label`` names it to people, ``headline`` is one sentence for a page, ``colour`` (hex) is the same in every chart.
+    ``harm``: users are hurt now, or work is lost. ``incident``: the review counts a stretch of it as an incident, at
+    that level. ``trouble``: an episode; while one lasts, alerts keep what was before it. ``pages``: it may wake
+    somebody by itself.
+    """
+
+    severity: Severity
+    label: str
+    headline: str
+    colour: str
+    harm: Literal["users", "work", ""] = ""
+    incident: Literal["act", "watch", ""] = ""
+    trouble: bool = False
+    pages: bool = False
+
+
+# Reds hurt users now; orange and yellow cost work; blues are load, not harm; greys are not known or not wanted.
+SPECS: Mapping[State, StateSpec] = {
+    State.DOWN: StateSpec(
+        "critical", "down", "Nothing answers at this address.", "#8F3BB8", "users", "act", trouble=True, pages=True
+    ),
+    State.STALLED: StateSpec(
+        "critical", "stalled", "Work is present and nothing progresses.", "#E0226E", "users", "act", trouble=True,
+        pages=True,
+    ),
+    State.DEATH_SPIRAL: StateSpec(
+        "critical", "death spiral", "It preempts and requeues, and redoes about as much as it does.", "#C4162A",
+        "users", "act", trouble=True, pages=True,
+    ),
+    State.THRASHING: StateSpec(
+        "warning", "thrashing", "Evictions feed on themselves and the queue does not drain.", "#FA6400", "work",
+        "watch", trouble=True,
+    ),
+    State.BLIND: StateSpec(
+        "unknown", "blind", "The server answers, but its metrics do not.", "#5D6B7E", incident="watch", trouble=True
+    ),
+    State.STARVED: StateSpec(
+        "warning", "starved", "Long prefills hold up everyone's next token.", "#B8860B", "work", "watch", trouble=True
+    ),
+    State.PREEMPTING: StateSpec(
+        "warning", "preempting", "It evicts requests; that this feeds on itself is not proven.", "#F2CC0C",
+        trouble=True,
+    ),
+    State.SATURATED: StateSpec("warning", "saturated", "Requests queue; nothing is evicted.", "#3274D9"),
+    State.KV_PRESSURE: StateSpec("warning", "KV pressure", "The KV cache is almost full.", "#8AB8FF"),
+    State.HEALTHY: StateSpec("ok", "healthy", "Working.", "#37872D"),
+    State.IDLE: StateSpec("ok", "idle", "No work.", "#96D98D"),
+    State.ASLEEP: StateSpec("ok", "asleep", "Put to sleep on purpose.", "#7B8087"),
+    State.UNKNOWN: StateSpec("unknown", "unknown", "Not enough is known yet to judge.", "#B4B7BD"),
+}  # fmt: skip
+_RANK = {state: rank for rank, state in enumerate(State)}

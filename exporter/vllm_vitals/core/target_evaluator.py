@@ -1,0 +1,175 @@
+"""One target's judge: scrapes in, `TargetSnapshot` out. The daemon, `check` and replay all judge through this.
+
+A failed scrape counts by reason; three in a row are down (nothing answers) or blind (something answers, but its
+metrics don't). An engine that a good scrape no longer lists three times in a row is forgotten.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from vllm_vitals.core.canary import CanaryWatch
+from vllm_vitals.core.dialect import Layout, normalise
+from vllm_vitals.core.dp_imbalance import flag_imbalance
+from vllm_vitals.core.engine_evaluator import EngineEvaluator
+from vllm_vitals.core.exposition import ExpositionError
+from vllm_vitals.core.sample import TargetSample
+from vllm_vitals.core.snapshot import (
+    DOWN_REASONS,
+    SCRAPE_ERRORS,
+    Canary,
+    EngineKey,
+    EngineSnapshot,
+    Role,
+    Scrape,
+    TargetSnapshot,
+)
+from vllm_vitals.core.states import State
+from vllm_vitals.core.thresholds import Thresholds
+
+Identity = tuple[str, str]  # (model_name, engine)
+
+
+class TargetEvaluator:
+    """Judges one target. ``observe`` takes a scrape, ``canary`` a canary's result, ``learn`` what others say of it."""
+
+    def __init__(
+        self, target: str, limits: Thresholds | None = None, role: Role | None = None, model_name: str = ""
+    ) -> None:
+        self._target, self._limits, self._role = target, limits or Thresholds(), role
+        self._model_name = model_name
+        self._layout = Layout(served_name=model_name)
+        self._judges: dict[Identity, EngineEvaluator] = {}
+        self._absent: dict[Identity, int] = {}
+        self._failures: list[str] = []
+        self._errors = dict.fromkeys(SCRAPE_ERRORS, 0)
+        self._invalid: dict[str, int] = {}
+        self._learned: dict[str, str] = {}
+        self._version = ""
+        self._canaries = CanaryWatch()
+        self._last: TargetSnapshot | None = None
+        self._time = _Timeline()
+
+    def learn(self, settings: Mapping[str, str], version: str = "") -> None:
+        """Settings and version that the metrics do not hold (start-up log, /v1/models, /version, config)."""
+        self._learned.update(settings)
+        self._version = version or self._version
+
+    def canary(self, result: Canary) -> None:
+        """Take in a canary's end; the next good scrape is judged with it."""
+        self._canaries.tell(result)
+
+    def observe(self, scrape: Scrape) -> TargetSnapshot:
+        """Judge one attempt to read the target. Where its times step back, engines are judged as if they had not."""
+        scrape = replace(scrape, at=self._time.forward(scrape.at))
+        if scrape.body is None:
+            snapshot = self._missed(scrape, scrape.reason, scrape.detail)
+        else:
+            try:
+                sample = normalise(scrape.body, self._layout)
+            except ExpositionError as error:
+                snapshot = self._missed(scrape, error.reason, error.detail)
+            else:
+                snapshot = self._seen(scrape, sample)
+        self._last = snapshot
+        return snapshot
+
+    def _seen(self, scrape: Scrape, sample: TargetSample) -> TargetSnapshot:
+        self._failures.clear()
+        for family, count in sample.invalid.items():
+            self._invalid[family] = self._invalid.get(family, 0) + count
+        settings = {**sample.settings, **self._learned}
+        self._forget_absent(sample)
+        canary = self._canaries.feed(scrape.at, sample)
+        engines = []
+        for identity in [*sample.engines, *(i for i in self._judges if i not in sample.engines)]:
+            judge = self._judge(identity)
+            engine = sample.engines.get(identity)
+            engines.append(
+                judge.miss(scrape.at, None) if engine is None else judge.observe(scrape.at, engine, settings, canary)
+            )
+        return self._snapshot(scrape, flag_imbalance(engines), up=True, sample=sample)
+
+    def _missed(self, scrape: Scrape, reason: str, detail: str) -> TargetSnapshot:
+        self._errors[reason] = self._errors.get(reason, 0) + 1
+        self._failures = [*self._failures, reason][-self._limits.failures :]
+        failed = None
+        if len(self._failures) >= self._limits.failures:
+            failed = State.DOWN if DOWN_REASONS.issuperset(self._failures) else State.BLIND
+        if not self._judges:
+            self._judge((self._model_name, ""))
+        engines = [judge.miss(scrape.at, failed) for judge in self._judges.values()]
+        return self._snapshot(scrape, engines, up=False, reason=reason, detail=detail)
+
+    def _judge(self, identity: Identity) -> EngineEvaluator:
+        if identity not in self._judges:
+            self._judges[identity] = EngineEvaluator(EngineKey(self._target, *identity), self._limits, self._role)
+        return self._judges[identity]
+
+    def _forget_absent(self, sample: TargetSample) -> None:
+        """Count engines that this body does not list; the nameless one of a target never seen goes at once.
+
+        A V0 server lists none before its first request: then nothing is forgotten, and the nameless one stands for it.
+        """
+        if not sample.engines:
+            if not self._judges:
+                self._judge((self._model_name, ""))
+            return
+        for identity in list(self._judges):
+            if identity in sample.engines:
+                self._absent.pop(identity, None)
+                continue
+            self._absent[identity] = self._absent.get(identity, 0) + 1
+            if self._absent[identity] >= self._limits.failures or not identity[1]:
+                del self._judges[identity], self._absent[identity]
+
+    def _snapshot(
+        self,
+        scrape: Scrape,
+        engines: list[EngineSnapshot],
+        up: bool,
+        reason: str = "",
+        detail: str = "",
+        sample: TargetSample | None = None,
+    ) -> TargetSnapshot:
+        before = self._last
+        return TargetSnapshot(
+            target=self._target,
+            up=up,
+            at=scrape.at,
+            duration_s=scrape.duration_s,
+            last_scrape_at=scrape.at if up else (before.last_scrape_at if before else None),
+            reason=reason,
+            detail=detail,
+            errors=dict(self._errors),
+            invalid=dict(self._invalid),
+            dialect=sample.dialect if sample else (before.dialect if before else ""),
+            version=self._version,
+            unknown_families=sample.unknown_families
+            if sample
+            else (before.unknown_families if before else frozenset()),
+            settings={**(sample.settings if sample else {}), **self._learned},
+            engines=tuple(sorted(engines, key=lambda e: (e.state.rank, e.key.model_name, e.key.engine))),
+            canary=self._canaries.last,
+            canaries=dict(self._canaries.counts) if self._canaries.last else {},
+        )
+
+
+class _Timeline:
+    """Scrape times that only ever advance, whatever the clock that wrote them did."""
+
+    def __init__(self) -> None:
+        self._last: float | None = None
+        self._shift = 0.0
+        self._pace = 1.0
+
+    def forward(self, at: float) -> float:
+        """``at``, moved by as much as the clock has stepped back since the first scrape."""
+        now = at + self._shift
+        if self._last is not None:
+            if now < self._last:
+                self._shift += self._last + self._pace - now
+                now = self._last + self._pace
+            elif now > self._last:
+                self._pace = now - self._last
+        self._last = now
+        return now

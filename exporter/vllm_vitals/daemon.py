@@ -1,0 +1,187 @@
+"""The daemon: a fleet, the pages, signals and reload, on one event loop.
+
+Inputs: a way to read the config (again). Output: an exit code. Invariant: a config that cannot be used changes
+nothing and says why; SIGTERM ends within seconds with every file whole.
+"""
+
+import asyncio
+import contextlib
+import gc
+import resource
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from vllm_vitals.clock import Clock
+from vllm_vitals.config.loader import Config, ConfigError
+from vllm_vitals.core.snapshot import TargetSnapshot
+from vllm_vitals.log import Logger, get_logger
+from vllm_vitals.logs.config import LogsConfig
+from vllm_vitals.logs.watch import LogWatch
+from vllm_vitals.scrape.fetch import Fetcher
+from vllm_vitals.scrape.fleet import Fleet
+from vllm_vitals.scrape.shards import WHOLE, Shard
+from vllm_vitals.scrape.target_manager import TargetManager
+from vllm_vitals.serve import web
+from vllm_vitals.serve.basic_auth import BasicAuth
+from vllm_vitals.serve.listener import Listener
+from vllm_vitals.serve.web_config import WebConfig, WebConfigError
+
+RESOLVER_THREADS = 64  # a name lookup blocks its thread: many dead names must not keep live ones waiting
+
+LoadConfig = Callable[[], Config]
+LoadWeb = Callable[[], WebConfig]
+
+
+class Daemon:
+    """Runs until told to stop. ``load`` and ``load_web`` read the files at start and at every reload."""
+
+    def __init__(
+        self,
+        load: LoadConfig,
+        log: Logger | None = None,
+        shard: Shard = WHOLE,
+        load_web: LoadWeb = WebConfig,
+        clock: Clock | None = None,
+    ) -> None:
+        self._load, self._load_web, self._shard = load, load_web, shard
+        self._log = log or get_logger()
+        self._clock = clock or Clock()
+        self._fleet: Fleet | None = None
+        self._stop = asyncio.Event()
+        self._one_at_a_time = asyncio.Lock()
+
+    async def run(self, ready: Callable[[str, int], None] | None = None) -> None:
+        """Serve until `stop`; ``ready`` is called with the address once it listens. Raises as loading does, OSError."""
+        config, web_config = self._load(), self._load_web()
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(RESOLVER_THREADS, thread_name_prefix="resolve"))
+        raise_file_limit()
+        spare_the_collector()
+        async with contextlib.AsyncExitStack() as parts:
+            fetcher = await parts.enter_async_context(Fetcher(self._clock.now, config.limits.body))
+            watch = LogWatch(self._clock, self._log)
+            watching = Watching(
+                config, Fleet(fetcher, self._clock, self._log, watch.settings), watch,
+                TargetManager(fetcher.fetch, self._log, self._shard),
+            )  # fmt: skip
+            auth = BasicAuth(web_config.users)
+            self._fleet = watching.fleet
+
+            async def reload() -> str:
+                return await self._reload(watching, listener, auth)
+
+            app = web.Site(watching.fleet, watch, self._clock, reload).app(auth.middleware())
+            listener = await parts.enter_async_context(
+                Listener(app, config.listen_host, config.listen_port, web_config.tls, self._log)
+            )
+            with self._signals(reload):
+                await self._settle(watching, config)
+                count = len(watching.fleet.pollers)
+                self._log.info("listening", url=listener.url, targets=count, shard=str(self._shard))
+                if ready is not None:
+                    ready(listener.host, listener.port)
+                await self._stop.wait()
+            await listener.close()
+            await watching.end()
+        self._log.info("stopped")
+
+    @property
+    def snapshots(self) -> list[TargetSnapshot]:
+        """The newest of every target that has been tried."""
+        pollers = self._fleet.pollers if self._fleet is not None else []
+        return [poller.snapshot for poller in pollers if poller.snapshot is not None]
+
+    def stop(self) -> None:
+        """End `run` soon."""
+        self._stop.set()
+
+    async def _settle(self, watching: "Watching", config: Config) -> None:
+        """Watch what this config says, from now on also as its sources change."""
+
+        async def changed() -> None:
+            async with self._one_at_a_time:
+                await watching.apply(watching.config)
+
+        await watching.roster.follow(config, changed)
+        await watching.apply(config)
+        await watching.logs.apply(config.logs)
+
+    async def _reload(self, watching: "Watching", listener: Listener, auth: BasicAuth) -> str:
+        """Read the files again; the reason why the old ones stay, or nothing."""
+        try:
+            config, web_config = self._load(), self._load_web()
+        except (ConfigError, WebConfigError) as error:
+            self._log.error("reload_failed", why=str(error), keeps="the config that was in force")
+            return str(error)
+        async with self._one_at_a_time:
+            await self._settle(watching, config)
+            auth.use(web_config.users)
+            await listener.serve(web_config.tls)
+        if (config.listen_host, config.listen_port) != listener.wanted:
+            self._log.warning("listen_unchanged", why="a new address needs a restart")
+        self._log.info("reloaded", targets=len(watching.fleet.pollers))
+        return ""
+
+    @contextlib.contextmanager
+    def _signals(self, reload: web.Reload) -> Iterator[None]:
+        loop, reloads = asyncio.get_running_loop(), set[asyncio.Task[str]]()
+
+        def hang_up() -> None:
+            task = loop.create_task(reload())
+            reloads.add(task)
+            task.add_done_callback(reloads.discard)
+
+        handlers = {signal.SIGTERM: self.stop, signal.SIGINT: self.stop, signal.SIGHUP: hang_up}
+        for number, handler in handlers.items():
+            with contextlib.suppress(ValueError, RuntimeError):  # not in the main thread: whoever runs us stops us
+                loop.add_signal_handler(number, handler)
+        try:
+            yield
+        finally:
+            for number in handlers:
+                with contextlib.suppress(ValueError, RuntimeError):
+                    loop.remove_signal_handler(number)
+
+
+@dataclass(slots=True)
+class Watching:
+    """The config in force and those who carry it out."""
+
+    config: Config
+    fleet: Fleet
+    logs: LogWatch
+    roster: TargetManager
+
+    async def apply(self, config: Config) -> None:
+        """Watch the targets that this config and its sources name now."""
+        self.config = config
+        await self.fleet.apply(replace(config, targets=self.roster.targets(config)))
+
+    async def end(self) -> None:
+        """Stop watching."""
+        nothing = replace(self.config, targets=(), discovery=(), logs=LogsConfig())
+        await self.roster.follow(nothing, self.fleet.stop)
+        await self.fleet.stop()
+        await self.logs.apply(nothing.logs)
+
+
+def spare_the_collector() -> None:
+    """Look for reference cycles among young objects only, nearly always.
+
+    What we keep of a thousand targets is a million objects without cycles; walking them all takes the better part of a
+    second, in which no scrape is on time. A poll's results live until the next one, so that the usual 700 objects make
+    every young object be walked in vain: a tenth of all CPU time.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 10, 10_000)
+
+
+def raise_file_limit() -> None:
+    """Allow as many open connections as the system lets us: the usual soft limit of 1,024 is below a big fleet."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65_536) if hard > 0 else 65_536, hard))

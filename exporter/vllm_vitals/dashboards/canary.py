@@ -1,0 +1,30 @@
+"""Whether a server answers when it is asked: the canary's row of the engine dashboard, for hangs that metrics hide."""
+
+from vllm_vitals.dashboards import field_config, panels
+from vllm_vitals.dashboards.panels import Panel, Query
+from vllm_vitals.dashboards.promql import folded_target, rate
+
+
+def row() -> tuple[Panel, ...]:
+    """How long it takes, and what becomes of it."""
+    return (
+        panels.timeseries(
+            "Canary: time to an answer",
+            "How long the last canary took, of this engine's server: one tiny request of the model's own task, which "
+            "waits where everybody's wait. A climb is what a new user feels; a time-out shows its deadline.",
+            [Query(folded_target("canary_duration_seconds"), "{{target}}")],
+            "s",
+            "No canary is sent: set canary in the config.",
+            width=12,
+        ),
+        panels.timeseries(
+            "Canary: answers, time-outs, errors",
+            "Per minute, over five minutes. timeout while no token moves is a hang that metrics hide: drain, capture, "
+            "restart. error is a refusal, which proves nothing: look at its key, its path and the model's task.",
+            [Query(f"60 * {rate('canary_requests_total', keep=('outcome',), over='5m')}", "{{outcome}} · {{target}}")],
+            "cpm",
+            "No canary is sent: set canary in the config.",
+            width=12,
+            overrides=field_config.outcome_colours(),
+        ),
+    )

@@ -1,0 +1,49 @@
+"""``vllm-vitals dashboards build`` and ``dashboards check``: the Grafana dashboards."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from vllm_vitals.generated import config_option, drift, mode_option, needing_packages, out_option, report, write
+
+
+def _options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What build and check take alike."""
+    form = click.option(
+        "--format", "form", type=click.Choice(["grafana", "kubernetes"]), default="grafana", show_default=True,
+        help="JSON files, or ConfigMaps that hold them.",
+    )  # fmt: skip
+    return config_option(mode_option("both")(form(out_option("dashboards")(command))))
+
+
+@click.group()
+def dashboards() -> None:
+    """Generate the Grafana dashboards."""
+
+
+@dashboards.command()
+@_options
+def build(path: Path | None, modes: frozenset[str], form: str, out: Path) -> None:
+    """Write the dashboards."""
+    write(out, _generated(path, modes, form))
+
+
+@dashboards.command()
+@_options
+def check(path: Path | None, modes: frozenset[str], form: str, out: Path) -> None:
+    """Compare the files with what would be written; exit 1 where one differs."""
+    texts = _generated(path, modes, form)
+    strays = {f"*{Path(name).suffix}" for name in texts}
+    report(drift(out, texts, sorted(strays)), f"vllm-vitals dashboards build -o {out}")
+
+
+def _generated(path: Path | None, modes: frozenset[str], form: str) -> dict[str, str]:
+    with needing_packages():
+        from vllm_vitals.dashboards import build as dashboards_build  # noqa: PLC0415 - grafanalib is an extra
+        from vllm_vitals.dashboards.site import Site  # noqa: PLC0415
+        from vllm_vitals.rules.config import Config, load  # noqa: PLC0415
+    config = load(path) if path else Config()
+    files = dashboards_build.build(Site("daemon" in modes, "native" in modes, config))
+    return dashboards_build.as_configmaps(files) if form == "kubernetes" else files

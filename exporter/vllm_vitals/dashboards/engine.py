@@ -1,0 +1,327 @@
+"""Engine: one engine's vital signs, the evidence for its state, and which knob to turn first."""
+
+from typing import Any
+
+from vllm_vitals.dashboards import canary, field_config, links, panels, states, theme
+from vllm_vitals.dashboards.annotations import incidents, state_changes
+from vllm_vitals.dashboards.panels import Column, Panel, Query
+from vllm_vitals.dashboards.promql import (
+    BY_ENGINE,
+    ENGINE_BRIEFLY,
+    ENGINE_LEGEND,
+    folded_target,
+    gauge,
+    of_engine,
+    quantile,
+    rate,
+)
+from vllm_vitals.dashboards.site import Site
+from vllm_vitals.dashboards.theme import Row
+from vllm_vitals.rules.promql import number
+from vllm_vitals.rules.text import duration_words
+
+_PROOF = ('source="request"', 'bound="lower"')
+
+
+def build(site: Site) -> dict[str, Any]:
+    """The dashboard's JSON."""
+    rows = (
+        Row("Five vital signs, worst of the engines chosen", _signs(site)),
+        Row("State, its evidence, and what to do", _verdict(site)),
+        Row("Load against room", _load(site)),
+        Row("Preemption: how much work is redone", _preemption(site)),
+        Row("What users feel", _latency(site)),
+        Row("Does it answer?", canary.row()),
+    )
+    return theme.dashboard(
+        links.ENGINE,
+        "Why is this engine slow, and which knob first? Choose one engine above; with several chosen, tiles show the "
+        "worst.",
+        rows,
+        annotations=(incidents(), state_changes(shown=True)),
+    )
+
+
+def _finishes(site: Site) -> str:
+    return number(site.config.thresholds.min_completions)
+
+
+def _signs(site: Site) -> tuple[Panel, ...]:
+    return (
+        panels.stat(
+            "1 · R, preemptions per finish",
+            f"Evictions per finished request, over the shortest window with {_finishes(site)} finishes. Yellow: "
+            "evictions feed on themselves. Red, with a high recompute tax: a death spiral. Absent while too little "
+            "has finished to judge.",
+            [Query(f"max({gauge('preemptions_per_completion')})", instant=True)],
+            "none",
+            "too few finishes",
+            levels=site.scale.preemptions_per_completion,
+            decimals=2,
+            width=5,
+        ),
+        panels.stat(
+            "2 · KV cache, max",
+            "Largest KV cache usage over the window. Above the limit a burst evicts. Full without preemption is only "
+            "well used.",
+            [Query(f"max({gauge('kv_cache_usage_max_ratio')})", instant=True)],
+            "percentunit",
+            "not reported",
+            levels=site.scale.kv_usage,
+            decimals=0,
+            width=5,
+        ),
+        panels.stat(
+            "3 · Tail ratio p99 / p50",
+            "Lower bound of p99 over p50 time per token. Above the limit, some users stall while the median looks "
+            "well. At least 1 proves nothing.",
+            [Query(f"max({gauge('tpot_p99_p50_ratio', *_PROOF)})", "at least", instant=True)],
+            "none",
+            "not resolvable",
+            named=True,
+            levels=site.scale.tail_ratio,
+            decimals=1,
+            width=5,
+        ),
+        panels.stat(
+            "4 · Truncated at the cap",
+            "Share of responses that end by length over the slow window. Users get half an answer; see Workload for "
+            "which cap cut them.",
+            [Query(f"max({gauge('truncated_ratio')})", instant=True)],
+            "percentunit",
+            "no responses",
+            levels=site.scale.truncated,
+            decimals=0,
+            width=5,
+        ),
+        panels.stat(
+            "5 · State",
+            "The state of the worst engine chosen. Its evidence and advice are below; the runbook of its alert has "
+            "the steps.",
+            [Query(states.worst_rank(by=""), instant=True)],
+            "none",
+            "no engine seen",
+            mappings=states.mappings(),
+        ),
+    )
+
+
+def _verdict(site: Site) -> tuple[Panel, ...]:
+    setting = folded_target("server_setting", keep=("name",))
+    confirmed = folded_target("server_setting_overridden", keep=("name",))
+    advice = gauge("advice", keep=("knob", "direction")) + " == 1"
+    return (
+        panels.state_timeline(
+            "State over time",
+            "Which state held when. The blue marks on every chart are the same changes; line them up with the curves "
+            "below to see the cause.",
+            [Query(states.worst_rank(), ENGINE_LEGEND)],
+            "No engine has been seen in this range.",
+            states.mappings(),
+            height=6,
+        ),
+        panels.table(
+            "Advice in force",
+            "The knob to turn, from the state and its numbers. 'Now' items need no restart. Turn one knob at a time "
+            "and compare; the status page and the alert say how far and what it costs.",
+            [advice],
+            [
+                Column("knob", "Knob", width=200),
+                Column("direction", "Direction", width=85),
+                Column("model_name", "Model"),
+                Column("engine", "Engine", width=70),
+            ],
+            "No advice: nothing needs a knob now.",
+            width=9,
+            height=7,
+            sort="Knob",
+        ),
+        panels.timeseries(
+            "Expected wait",
+            "Waiting requests over the completion rate: how long a new request will queue. Above the objective (the "
+            f"line) and rising for {duration_words(site.config.limits.thrash_rise_seconds)}, it turns thrashing into "
+            "a page.",
+            [Query(gauge("expected_wait_seconds"), ENGINE_BRIEFLY)],
+            "s",
+            "Nothing finished, so no rate to expect from.",
+            levels=site.scale.expected_wait,
+            width=8,
+            height=7,
+        ),
+        panels.table(
+            "Settings of the server",
+            "What the server really runs with, from its metrics and its start-up log. Kept: whether the log confirms "
+            "a default that was configured; where it says no, the server dropped it without a word.",
+            [setting, confirmed],
+            [
+                Column("name", "Setting"),
+                Column("Value #A", "Value", width=75),
+                Column("Value #B", "Kept", width=60, mappings=[panels.YES_NO]),
+                Column("target", "Server", width=100),
+            ],
+            "The server's metrics carry no settings and no start-up log is read.",
+            width=7,
+            height=7,
+            sort="Setting",
+        ),
+    )
+
+
+def _load(site: Site) -> tuple[Panel, ...]:
+    waiting = gauge("requests_waiting", keep=("reason",))
+    slots = folded_target("server_setting", 'name="max_num_seqs"')
+    return (
+        panels.timeseries(
+            "Running and waiting",
+            "Requests in the batch and in the queue, by why they wait: capacity is slots or KV; deferred is remote "
+            "KV, LoRA or grammar. Running at the dashed max_num_seqs with free KV means that slots are the limit.",
+            [
+                Query(gauge("requests_running"), of_engine("running")),
+                Query(waiting, of_engine("waiting: {{reason}}")),
+                Query(slots, "max_num_seqs · {{target}}"),
+            ],
+            "short",
+            "No engine has been seen in this range.",
+            overrides=[field_config.reference_line("max_num_seqs")],
+        ),
+        panels.timeseries(
+            "KV cache: usage and demand",
+            "Maximum usage over the window, and what usage would be if everything that waits ran too. Demand above "
+            "100 % means that the cache is too small for this load: expect preemption, not just a queue.",
+            [
+                Query(gauge("kv_cache_usage_max_ratio"), of_engine("usage, max")),
+                Query(gauge("kv_cache_usage_ratio"), of_engine("usage, at the scrape")),
+                Query(gauge("kv_cache_demand_ratio"), of_engine("demand")),
+            ],
+            "percentunit",
+            "The server reports no KV usage.",
+            levels=site.scale.kv_demand,
+        ),
+        panels.timeseries(
+            "Tokens per second",
+            "What is generated, what prompts need, and the useful sum of both without recomputation. Useful well "
+            "below its usual level (dashed: the median at this concurrency and length, last day) is harm; prompt "
+            "work far above generation starves decode.",
+            [
+                Query(gauge("useful_tokens_per_second"), of_engine("useful")),
+                Query(rate("generation_tokens_total"), of_engine("generation")),
+                Query(rate("prompt_tokens_computed_total"), of_engine("prompt, computed")),
+                Query(gauge("useful_tokens_baseline_per_second"), of_engine("usual")),
+            ],
+            "short",
+            "No tokens were produced in this range.",
+            overrides=[field_config.reference_line("usual")],
+        ),
+    )
+
+
+def _preemption(site: Site) -> tuple[Panel, ...]:
+    return (
+        panels.timeseries(
+            "R, preemptions per finished request",
+            "Healthy engines were measured at 0.07 to 0.24, thrashing from 0.66, spirals above 10. Lines are the "
+            "levels of thrashing and of a spiral.",
+            [Query(gauge("preemptions_per_completion"), ENGINE_BRIEFLY)],
+            "none",
+            f"Fewer than {_finishes(site)} finishes in ten minutes: R is not known.",
+            levels=site.scale.preemptions_per_completion,
+            width=6,
+        ),
+        panels.timeseries(
+            "Preemptions and stall gaps",
+            "Evictions per second, and gaps over one second between two tokens of a request: where users see the "
+            "evictions.",
+            [
+                Query(gauge("preemptions_per_second"), of_engine("preemptions")),
+                Query(gauge("stall_gaps_per_second"), of_engine("gaps over 1 s")),
+            ],
+            "ops",
+            "The server reports neither preemptions nor token gaps.",
+            width=6,
+        ),
+        panels.timeseries(
+            "Requests preempted twice or more",
+            "Share of finished requests evicted at least twice. Evicting the same request again is what makes a "
+            "loop; healthy engines stay under 6 %.",
+            [Query(gauge("repeat_preemption_ratio"), ENGINE_BRIEFLY)],
+            "percentunit",
+            "Nothing finished, or vLLM is older than 0.30 and does not say.",
+            levels=site.scale.repeat_share,
+            width=6,
+        ),
+        panels.timeseries(
+            "Recompute tax, with bounds",
+            "Estimated share of work that is recomputation, between its lower and upper bound. vLLM's own counters "
+            "leave it out.",
+            [
+                Query(gauge("recompute_tax_ratio"), of_engine("estimate")),
+                Query(gauge("recompute_tax_lower_ratio"), of_engine("lower bound")),
+                Query(gauge("recompute_tax_upper_ratio"), of_engine("upper bound")),
+            ],
+            "percentunit",
+            "No work was done in this range.",
+            levels=site.scale.recompute_tax,
+            width=6,
+            overrides=[field_config.reference_line("lower bound"), field_config.reference_line("upper bound")],
+        ),
+    )
+
+
+def _latency(site: Site) -> tuple[Panel, ...]:
+    return (
+        panels.timeseries(
+            "Time to first token",
+            "From arrival to the first token, queueing included. The line is the objective. p99 far above p50 with a "
+            "queue: slots or KV are short.",
+            [Query(quantile(q, "ttft_seconds", site, BY_ENGINE), of_engine(f"p{q * 100:g}")) for q in (0.5, 0.9, 0.99)],
+            "s",
+            "No request got its first token in this range.",
+            levels=site.scale.ttft,
+            width=6,
+        ),
+        panels.timeseries(
+            "Time per output token",
+            "Per finished request: what a reader sees as speed; and the longest gaps between two tokens, which one "
+            "stall shows. Interpolated inside vLLM's buckets, so small changes may be rounding.",
+            [
+                *(
+                    Query(quantile(q, "tpot_seconds", site, BY_ENGINE), of_engine(f"p{q * 100:g}"))
+                    for q in (0.5, 0.9, 0.99)
+                ),
+                Query(quantile(0.99, "inter_token_latency_seconds", site, BY_ENGINE), of_engine("single gap, p99")),
+            ],
+            "s",
+            "No token was made in this range.",
+            levels=site.scale.tpot,
+            width=6,
+        ),
+        panels.timeseries(
+            "Tail ratio p99 / p50, with bounds",
+            "How much slower the slowest 1 % of requests get their tokens. Only the lower bound is proof: alerts use "
+            "it.",
+            [
+                Query(gauge("tpot_p99_p50_ratio", 'source="request"', keep=("bound",)), of_engine("{{bound}}")),
+            ],
+            "none",
+            "Too few requests, or both quantiles lie in the same bucket.",
+            levels=site.scale.tail_ratio,
+            width=6,
+            overrides=[field_config.reference_line("upper")],
+        ),
+        panels.timeseries(
+            "In flight and abandoned",
+            "Tokens since the last finish, shared out among the requests present or begun since: some request has made "
+            "that many or more, so a runaway shows here before it ends. Gave up (right axis): clients that left, a "
+            "second.",
+            [
+                Query(gauge("inflight_output_tokens_estimate"), of_engine("tokens")),
+                Query(gauge("abandoned_requests_per_second"), of_engine("gave up")),
+            ],
+            "short",
+            "Nothing was in flight in this range.",
+            width=6,
+            overrides=[
+                field_config.by_regex("^gave up", unit="reqps", custom__axisPlacement="right", custom__axisSoftMax=1)
+            ],
+        ),
+    )

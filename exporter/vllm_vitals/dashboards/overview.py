@@ -1,0 +1,288 @@
+"""Overview: are users hurt, which model, which engine, worst first."""
+
+from dataclasses import replace
+from typing import Any
+
+from vllm_vitals.dashboards import field_config, links, panels, promql, states, theme
+from vllm_vitals.dashboards.annotations import incidents, state_changes
+from vllm_vitals.dashboards.panels import Column, Panel, Query
+from vllm_vitals.dashboards.promql import ENGINE_LEGEND, bounded, gauge, in_words, quantile, rate, total, worst
+from vllm_vitals.dashboards.site import ANY_IS_BAD, ANY_IS_ODD, Site
+from vllm_vitals.dashboards.theme import Row
+from vllm_vitals.rules.text import duration_words
+
+_ALERT = "target, model_name, engine, alertname, severity"
+_ALERTS = 'ALERTS{alertstate="firing", alertname=~"VLLM.*", model_name=~"$model_name|"}'
+
+
+def build(site: Site) -> dict[str, Any]:
+    """The dashboard's JSON."""
+    rows = (
+        Row("Are users hurt?", _tiles(site)),
+        Row("Who, worst first", _who(site)),
+        Row("Since when", _when(site)),
+        Row("The vital signs, worst engine of each model", _signs(site)),
+    )
+    return theme.dashboard(
+        links.OVERVIEW,
+        "Are users hurt? Which model, which engine, since when. Start here; every row leads to its engine.",
+        rows,
+        annotations=(incidents(), state_changes(shown=False)),
+    )
+
+
+def _tiles(site: Site) -> tuple[Panel, ...]:
+    hurting = states.matcher(*states.HURTING)
+    costly = states.matcher(*states.COSTLY)
+    return (
+        panels.stat(
+            "Worst state",
+            "The worst state of any engine in view. Red or purple: users wait in vain, open that engine now. Orange "
+            "and yellow: work is lost, read its advice. Blue: full, not harmed.",
+            [Query(states.worst_rank(by=""), instant=True)],
+            "none",
+            "no engine seen",
+            mappings=states.mappings(),
+        ),
+        panels.stat(
+            "Engines in trouble",
+            "Engines that hurt users (down, stalled, death spiral), that waste work (thrashing, starved), and all "
+            "engines in view. The first must be 0.",
+            [
+                Query(f"sum({promql.gauge('state', hurting)})", "hurting", instant=True),
+                Query(f"sum({promql.gauge('state', costly)})", "wasteful", instant=True),
+                Query(f"count({promql.gauge('state')})", "all", instant=True),
+            ],
+            "none",
+            "no engine seen",
+            named=True,
+            levels=ANY_IS_BAD,
+            overrides=[
+                field_config.by_name("all", colour=field_config.PLAIN),
+                field_config.by_name("wasteful", thresholds=field_config.steps(ANY_IS_ODD)),
+            ],
+        ),
+        panels.stat(
+            "Alerts firing",
+            "Alerts of these models that fire now, by severity. A page needs a person; a ticket can wait for the "
+            "morning.",
+            [
+                Query(
+                    f"count by (severity) (max by (alertname, severity, target, model_name, engine) ({_ALERTS}))",
+                    "{{severity}}",
+                    instant=True,
+                )
+            ],
+            "none",
+            "none firing",
+            named=True,
+            levels=ANY_IS_ODD,
+            overrides=[field_config.by_name("page", thresholds=field_config.steps(ANY_IS_BAD))],
+        ),
+        panels.stat(
+            "First token, p99",
+            "The slowest engine's p99 over the slow window. Users feel this first. Yellow and red come from the "
+            "service objective; if it is high with a queue, look at Expected wait.",
+            [_slowest(_p99(site, bounded("ttft_p99_seconds"), "ttft_seconds"))],
+            "s",
+            "no first token",
+            named=True,
+            levels=site.scale.ttft,
+            decimals=2,
+        ),
+        panels.stat(
+            "Time per token, p99",
+            "The slowest engine's p99 time per output token; at most or at least, where buckets say no more. High "
+            "while the median is low: some requests stall, see the tail ratio. vLLM before 0.11 measures only gaps: "
+            "see Engine.",
+            [_slowest(_p99(site, bounded("tpot_p99_seconds", 'source="request"'), "tpot_seconds"))],
+            "s",
+            "not measured",
+            named=True,
+            levels=site.scale.tpot,
+        ),
+        panels.stat(
+            "Expected wait",
+            "Waiting requests over the completion rate, of the engine where it is longest: about how long a new "
+            f"request will queue. Rising for {duration_words(site.config.limits.thrash_rise_seconds)} above the "
+            "objective is when thrashing does harm. Empty where requests wait and none finishes: then it has no end.",
+            [Query(f"max({gauge('expected_wait_seconds')})", instant=True)],
+            "s",
+            "nothing finishes",
+            levels=site.scale.expected_wait,
+            decimals=1,
+        ),
+    )
+
+
+def _slowest(p99: str) -> Query:
+    """The largest of the engines' p99, and whether it is about that, at most or at least."""
+    return Query(in_words(f"topk(1, {p99})"), "{{bound}}", instant=True)
+
+
+def _p99(site: Site, derived: str, histogram: str) -> str:
+    """The daemon's own figure per engine or, without a daemon, one from vLLM's buckets."""
+    # Without traffic a quantile is NaN, which is no number to show.
+    raw = f"({quantile(0.99, histogram, replace(site, daemon=False, native=True), promql.BY_ENGINE)} >= 0)"
+    return f" or on ({promql.BY_ENGINE}) ".join([derived] * site.daemon + [raw] * site.native)
+
+
+def _who(site: Site) -> tuple[Panel, ...]:
+    scale = site.scale
+    waiting = total(gauge("requests_waiting", keep=("reason",)), promql.BY_ENGINE)
+    share = {"unit": "percentunit", "decimals": 0}
+    shown: tuple[tuple[str, str, dict[str, Any]], ...] = (
+        ("State", states.worst_rank(), {"mappings": states.mappings(), "width": 110}),
+        ("For", f"time() - {gauge('state_since_timestamp_seconds')}", {"unit": "dtdurations", "width": 90}),
+        ("Running", gauge("requests_running"), {"decimals": 0, "width": 75}),
+        ("Waiting", waiting, {"decimals": 0, "width": 75}),
+        ("KV max", gauge("kv_cache_usage_max_ratio"), share | {"levels": scale.kv_usage, "width": 75}),
+        ("R", gauge("preemptions_per_completion"),
+         {"levels": scale.preemptions_per_completion, "decimals": 2, "width": 65}),
+        ("Recompute tax", gauge("recompute_tax_ratio"), share | {"levels": scale.recompute_tax, "width": 115}),
+        ("Tokens/s", gauge("useful_tokens_per_second"), {"unit": "short", "width": 85}),
+        ("Truncated", gauge("truncated_ratio"), share | {"levels": scale.truncated, "width": 90}),
+        ("Expected wait", gauge("expected_wait_seconds"), {"unit": "s", "levels": scale.expected_wait, "width": 110}),
+    )  # fmt: skip
+    link = [field_config.row_to_engine()]
+    names = [
+        Column("model_name", "Model", links=link),
+        Column("target", "Server", links=link),
+        Column("engine", "Engine", links=link, width=70),
+    ]
+    values = [Column(f"Value #{chr(ord('A') + i)}", name, **look) for i, (name, _, look) in enumerate(shown)]
+    return (
+        panels.table(
+            "Engines, worst first",
+            "One row an engine. Click a row's model, server or engine to open its page at this time. R is "
+            "preemptions per finished request; the recompute tax is the share of work that redoes what preemption "
+            "threw away.",
+            [expr for _, expr, _ in shown],
+            [values[0], *names, *values[1:]],
+            "No engine has been seen: check the targets on the dashboard of vllm-vitals itself.",
+            sort="State",
+            width=24,
+            height=7,
+        ),
+    )
+
+
+def _when(site: Site) -> tuple[Panel, ...]:
+    alert_columns = [
+        Column("severity", "Severity", width=75),
+        Column("alertname", "Alert"),
+        Column("model_name", "Model"),
+        Column("Value", "For", "dtdurations", width=85),
+    ]
+    since = f"ALERTS_FOR_STATE and ignoring (alertstate) {_ALERTS}"
+    return (
+        panels.state_timeline(
+            "State of each engine",
+            "What each engine was doing, and since when. Read it from the first colour that is not green: what came "
+            "before a spiral is usually its cause. Click a band to open the engine.",
+            [Query(states.worst_rank(), ENGINE_LEGEND)],
+            "No engine has been seen in this range.",
+            states.mappings(),
+            width=16,
+            height=8,
+            links=[field_config.to_engine()],
+        ),
+        panels.table(
+            "Firing alerts",
+            "What on-call has been told about these models. Each alert's own text carries the numbers and its runbook.",
+            [f"time() - max by ({_ALERT}) ({since})"],
+            alert_columns,
+            "No alert fires, or no rules are loaded in this Prometheus.",
+            width=8,
+            height=8,
+            sort="Severity",
+        ),
+        panels.timeseries(
+            "Time to first token p99, by model",
+            "p99 by model, queueing included. A climb with a flat time per token is a queue; a climb of both is an "
+            "engine that redoes work.",
+            [Query(quantile(0.99, "ttft_seconds", site), "{{model_name}}")],
+            "s",
+            "No request got its first token in this range.",
+            levels=site.scale.ttft,
+            width=6,
+        ),
+        panels.timeseries(
+            "Useful tokens per second",
+            "Generated plus computed prompt tokens, recomputation left out, by model. Falling while requests run and "
+            "wait is the mark of a death spiral.",
+            [Query(total(gauge("useful_tokens_per_second")), "{{model_name}}")],
+            "short",
+            "No tokens were produced in this range.",
+            width=6,
+        ),
+        panels.timeseries(
+            "Requests waiting",
+            "Queued requests by model. A steady queue without preemptions is a capacity question; one that grows "
+            "under preemption is not.",
+            [Query(total(gauge("requests_waiting", keep=("reason",))), "{{model_name}}")],
+            "short",
+            "No engine has been seen in this range.",
+            width=6,
+        ),
+        panels.timeseries(
+            "Engine errors in the logs",
+            "How many in the five minutes before, by kind, from every log that is read (a log is called by its source, "
+            "not by a server). engine_dead and out_of_memory end the engine; shm_broadcast_wait is often its only sign "
+            "of a hang, or of a start-up that compiles.",
+            [
+                Query(
+                    f"round(300 * sum by (source, kind) ({rate('log_engine_errors_total', over='5m')})) > 0",
+                    "{{source}} {{kind}}",
+                )
+            ],
+            "short",
+            "No error was logged, or no logs are read: set logs in the config.",
+            width=6,
+        ),
+    )
+
+
+def _signs(site: Site) -> tuple[Panel, ...]:
+    return (
+        panels.timeseries(
+            "Preemptions per second",
+            "Evictions by model. Some are normal in a full cache; what counts is whether the same requests are "
+            "evicted again (R, repeat share).",
+            [Query(worst(gauge("preemptions_per_second")), "{{model_name}}")],
+            "ops",
+            "No engine reports preemptions.",
+            width=6,
+        ),
+        panels.timeseries(
+            "KV cache, maximum over the window",
+            "The fullest engine of each model. Above the line the cliff is near: a burst of long requests will "
+            "evict. The maximum is shown because usage dips whenever a victim frees its blocks.",
+            [Query(worst(gauge("kv_cache_usage_max_ratio")), "{{model_name}}")],
+            "percentunit",
+            "No engine reports KV usage.",
+            levels=site.scale.kv_usage,
+            high=1,
+            width=6,
+        ),
+        panels.timeseries(
+            "Tail ratio p99 / p50, lower bound",
+            "How much slower than the median the slowest 1 % of requests get their tokens, at the least (buckets "
+            "hide the rest). Above the line, preemption or prefill stalls some users.",
+            [Query(worst(gauge("tpot_p99_p50_ratio", 'source="request"', 'bound="lower"')), "{{model_name}}")],
+            "none",
+            "Too few requests, or both quantiles lie in the same bucket.",
+            levels=site.scale.tail_ratio,
+            width=6,
+        ),
+        panels.timeseries(
+            "Truncated at the cap",
+            "Share of responses that end by length. A step up after a deploy is usually a new max_tokens or a lost "
+            "default; see Workload for which cap.",
+            [Query(worst(gauge("truncated_ratio")), "{{model_name}}")],
+            "percentunit",
+            "No response has finished in this range.",
+            levels=site.scale.truncated,
+            width=6,
+        ),
+    )

@@ -1,0 +1,229 @@
+"""The nouns that dashboards are written in: a chart, a tile, a table, a timeline, bars, a heatmap.
+
+Input: a title, why one looks at it, queries, a unit, words for "nothing to show", levels. Output: `Panel` values in the
+JSON of today's Grafana. Invariant: a limit is always drawn the same way, and colour always means a limit.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from vllm_vitals.dashboards.field_config import GREEN, RED, by_name, steps
+from vllm_vitals.dashboards.site import Levels
+
+COLUMNS = 24
+# A value mapping for columns that answer a question.
+YES_NO = {
+    "type": "value",
+    "options": {"0": {"text": "no", "color": RED, "index": 0}, "1": {"text": "yes", "color": GREEN, "index": 1}},
+}
+# The same where neither answer is good or bad.
+YES_IS_NEWS = {
+    "type": "value",
+    "options": {"0": {"text": "no", "index": 0}, "1": {"text": "yes", "index": 1}},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One expression and how its series are called. ``instant`` asks for the last value only."""
+
+    expr: str
+    legend: str = "__auto"
+    instant: bool = False
+    format: str = "time_series"
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """A panel in our nouns: what it shows, why one looks at it, and what it says when there is nothing to show."""
+
+    kind: str
+    title: str
+    why: str
+    queries: tuple[Query, ...]
+    unit: str
+    empty: str
+    width: int
+    height: int
+    options: dict[str, Any]
+    defaults: dict[str, Any] = field(default_factory=dict)
+    overrides: tuple[dict[str, Any], ...] = ()
+    transformations: tuple[dict[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table: the field's name, its header, how it looks, and what a cell without a value says."""
+
+    field: str
+    header: str
+    unit: str = "none"
+    width: int | None = None
+    levels: Levels | None = None
+    mappings: Sequence[dict[str, Any]] = ()
+    decimals: int | None = None
+    links: Sequence[dict[str, Any]] = ()
+    empty: str = "–"
+
+
+def timeseries(
+    title: str, why: str, queries: Iterable[Query], unit: str, empty: str, *,
+    width: int = 8, height: int = 8, levels: Levels | None = None, high: float | None = None,
+    stack: bool = False, overrides: Iterable[dict[str, Any]] = (),
+) -> Panel:  # fmt: skip
+    """Lines over time; limits are dashed lines, so that the eye sees how far away they are."""
+    custom: dict[str, Any] = {
+        "drawStyle": "line", "lineWidth": 1, "fillOpacity": 25 if stack else 6, "showPoints": "never",
+        "spanNulls": False, "lineInterpolation": "linear", "axisSoftMax": _room(unit, levels),
+        "thresholdsStyle": {"mode": "dashed" if levels else "off"},
+        "stacking": {"mode": "normal" if stack else "none", "group": "A"},
+    }  # fmt: skip
+    shown = ("lastNotNull", "max") if width > 6 else ("lastNotNull",)
+    defaults = _defaults(levels, color={"mode": "palette-classic"}, custom=custom, min=0)
+    if high is not None:
+        defaults["max"] = high
+    options = {
+        "legend": {"showLegend": True, "displayMode": "table", "placement": "bottom", "calcs": list(shown)},
+        "tooltip": {"mode": "multi", "sort": "desc"},
+    }
+    return Panel(
+        "timeseries", title, why, tuple(queries), unit, empty, width, height, options, defaults, tuple(overrides)
+    )
+
+
+def _room(unit: str, levels: Levels | None) -> float:
+    """How high an axis reaches at least, so that a flat zero is no cliff and a share shows its limit above it."""
+    limits = [limit for limit in (levels.warn, levels.bad) if limit is not None] if levels else []
+    if limits and unit in ("percentunit", "none"):
+        return max(limits) * 1.1
+    return {"percentunit": 0.1, "s": 0.1, "short": 10}.get(unit, 1)
+
+
+def stat(
+    title: str, why: str, queries: Iterable[Query], unit: str, empty: str, *,
+    width: int = 4, height: int = 4, levels: Levels | None = None, mappings: Sequence[dict[str, Any]] = (),
+    named: bool = False, decimals: int | None = None, spark: bool = False, overrides: Iterable[dict[str, Any]] = (),
+) -> Panel:  # fmt: skip
+    """One number now. Coloured only where there is a limit to judge it by."""
+    judged = bool(levels or mappings)
+    defaults = _defaults(levels, mappings=list(mappings))
+    defaults["color"] = {"mode": "thresholds"} if judged else {"mode": "fixed", "fixedColor": "text"}
+    if decimals is not None:
+        defaults["decimals"] = decimals
+    options = {
+        "colorMode": "background_solid" if judged else "value", "graphMode": "area" if spark else "none",
+        "justifyMode": "center", "orientation": "auto", "textMode": "value_and_name" if named else "value",
+        "wideLayout": not named, "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+    }  # fmt: skip
+    return Panel("stat", title, why, tuple(queries), unit, empty, width, height, options, defaults, tuple(overrides))
+
+
+def state_timeline(
+    title: str, why: str, queries: Iterable[Query], empty: str, mappings: Sequence[dict[str, Any]], *,
+    width: int = COLUMNS, height: int = 8, links: Sequence[dict[str, Any]] = (),
+) -> Panel:  # fmt: skip
+    """Which state held when, a row an engine."""
+    defaults = {
+        "color": {"mode": "thresholds"}, "thresholds": steps(None), "mappings": list(mappings), "links": list(links),
+        "custom": {"lineWidth": 0, "fillOpacity": 90},
+    }  # fmt: skip
+    options = {
+        "mergeValues": True, "showValue": "auto", "alignValue": "left", "rowHeight": 0.85,
+        "legend": {"showLegend": True, "displayMode": "list", "placement": "bottom"},
+        "tooltip": {"mode": "single", "sort": "none"},
+    }  # fmt: skip
+    return Panel("state-timeline", title, why, tuple(queries), "none", empty, width, height, options, defaults)
+
+
+def bars(
+    title: str, why: str, queries: Iterable[Query], unit: str, empty: str, *,
+    width: int = 8, height: int = 8, levels: Levels | None = None, high: float | None = None,
+    mappings: Sequence[dict[str, Any]] = (), overrides: Iterable[dict[str, Any]] = (),
+) -> Panel:  # fmt: skip
+    """Numbers side by side, as horizontal bars."""
+    # Named even when there is but one, which Grafana would leave without a name.
+    defaults = _defaults(levels, min=0, mappings=list(mappings), displayName="${__series.name}")
+    defaults["color"] = {"mode": "thresholds"} if levels else {"mode": "fixed", "fixedColor": "blue"}
+    if high is not None:
+        defaults["max"] = high
+    options = {
+        "displayMode": "basic", "orientation": "horizontal", "showUnfilled": True, "valueMode": "color",
+        "namePlacement": "auto", "sizing": "manual", "minVizWidth": 8, "minVizHeight": 16, "maxVizHeight": 40,
+        "legend": {"showLegend": False, "displayMode": "list", "placement": "bottom", "calcs": []},
+        "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+    }  # fmt: skip
+    return Panel(
+        "bargauge", title, why, tuple(queries), unit, empty, width, height, options, defaults, tuple(overrides)
+    )
+
+
+def heatmap(title: str, why: str, query: Query, unit: str, empty: str, *, width: int = 8, height: int = 8) -> Panel:
+    """How a distribution moves: a column a step, a row a bucket of the server's own histogram."""
+    options = {
+        "calculate": False, "cellGap": 1, "yAxis": {"axisPlacement": "left", "unit": unit},
+        "color": {"mode": "scheme", "scheme": "Oranges", "steps": 64, "exponent": 0.5, "reverse": False},
+        "tooltip": {"mode": "single", "yHistogram": True, "showColorScale": False},
+        "legend": {"show": True}, "rowsFrame": {"layout": "auto"}, "showValue": "never", "filterValues": {"le": 1e-9},
+        "exemplars": {"color": "rgba(255,0,255,0.7)"},
+    }  # fmt: skip
+    heat = replace(query, format="heatmap", legend="{{le}}")
+    return Panel("heatmap", title, why, (heat,), "reqps", empty, width, height, options)
+
+
+def table(
+    title: str, why: str, queries: Iterable[str], columns: Sequence[Column], empty: str, *,
+    width: int = COLUMNS, height: int = 8, sort: str = "",
+) -> Panel:  # fmt: skip
+    """Instant values joined by their labels; only the columns named are shown, in their order."""
+    asked = tuple(Query(expr, legend="", instant=True, format="table") for expr in queries)
+    fields = [(column.field, column.header, place) for place, column in enumerate(columns)]
+    # Where only one query has an answer, Grafana calls its values "Value"; the first query is the one that always has.
+    fields += [("Value", header, place) for field, header, place in fields if field == "Value #A"]
+    organise = {
+        "includeByName": {field: True for field, _, _ in fields},
+        "indexByName": {field: place for field, _, place in fields},
+        "renameByName": {field: header for field, header, _ in fields},
+        "excludeByName": {"Time": True},
+    }
+    options = {
+        "showHeader": True, "cellHeight": "sm",
+        "sortBy": [{"displayName": sort, "desc": False}] if sort else [],
+    }  # fmt: skip
+    defaults = {
+        "custom": {"align": "auto", "minWidth": 60, "cellOptions": {"type": "auto"}, "inspect": False},
+        "thresholds": steps(None),
+    }
+    joined = ({"id": "merge", "options": {}}, {"id": "organize", "options": organise})
+    looks = tuple(_column(column) for column in columns)
+    return Panel("table", title, why, asked, "none", empty, width, height, options, defaults, looks, joined)
+
+
+def _column(column: Column) -> dict[str, Any]:
+    look: dict[str, Any] = {"unit": column.unit, "noValue": column.empty}
+    if column.width:
+        look["custom__width"] = column.width
+    if column.decimals is not None:
+        look["decimals"] = column.decimals
+    if column.links:
+        look["links"] = list(column.links)
+    if column.mappings:
+        look["mappings"] = list(column.mappings)
+        if _coloured(column.mappings):
+            look["custom__cellOptions"] = {"type": "color-background", "mode": "basic"}
+    if column.levels:
+        look |= {
+            "thresholds": steps(column.levels),
+            "custom__cellOptions": {"type": "color-text"},
+            "color": {"mode": "thresholds"},
+        }
+    return by_name(column.header, **look)
+
+
+def _coloured(mappings: Sequence[dict[str, Any]]) -> bool:
+    """Whether a mapping gives a value a colour; a cell filled without one is as white as its text."""
+    return any("color" in shown for mapping in mappings for shown in mapping["options"].values())
+
+
+def _defaults(levels: Levels | None, **more: Any) -> dict[str, Any]:
+    return {"thresholds": steps(levels)} | {key: value for key, value in more.items() if value not in ([], ())}

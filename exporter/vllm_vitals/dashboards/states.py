@@ -1,0 +1,34 @@
+"""How a state looks: its colour, its words, and the query that gives each engine one number for it.
+
+Input: the `State` enum. Output: value mappings and PromQL. Invariant: the number is the state's rank, 0 worst, so that
+`min` is "the worst engine speaks", a sort puts the worst first, and a new state appears everywhere by itself.
+"""
+
+from typing import Any
+
+from vllm_vitals.core.states import State
+from vllm_vitals.dashboards.promql import BY_ENGINE, metric, selector
+
+HURTING = tuple(state for state in State if state.spec.harm == "users")
+COSTLY = tuple(state for state in State if state.spec.harm == "work")
+
+
+def mappings() -> list[dict[str, Any]]:
+    """Rank to words and colour, for every panel that shows a state."""
+    options = {
+        str(state.rank): {"text": state.spec.label, "color": state.spec.colour, "index": state.rank} for state in State
+    }
+    return [{"type": "value", "options": options}]
+
+
+def worst_rank(by: str = BY_ENGINE) -> str:
+    """The rank of the worst state that any producer reports, by engine or coarser."""
+    of = metric("state")
+    clauses = [f"{state.rank} * ({of.full_name}{selector(of, matcher(state))} == 1)" for state in State]
+    fold = f"min by ({by})" if by else "min"
+    return f"{fold} (\n  " + "\n  or ".join(clauses) + "\n)"
+
+
+def matcher(*states: State) -> str:
+    """A label matcher for these states."""
+    return 'state=~"' + "|".join(states) + '"' if len(states) > 1 else f'state="{states[0]}"'

@@ -1,0 +1,138 @@
+"""The frame of every dashboard, and the only module that knows grafanalib.
+
+Input: rows of panels in our own nouns. Output: a dashboard as plain JSON types, through `modernise`. Invariant: every
+dashboard has the same variables, links and grid, and cannot be edited in the UI.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from grafanalib import core
+from grafanalib._gen import DashboardEncoder
+
+from vllm_vitals.dashboards import links
+from vllm_vitals.dashboards.modernise import DATASOURCE, modernise
+from vllm_vitals.dashboards.panels import COLUMNS, Panel
+from vllm_vitals.dashboards.promql import metric
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A titled band of panels."""
+
+    title: str
+    panels: tuple[Panel, ...]
+
+
+class _Modern(core.Panel):  # type: ignore[misc]  # grafanalib has no types
+    """A panel of any type, given whole as ``extraJson``; grafanalib's own classes stop at Grafana 8."""
+
+    def to_json_data(self) -> dict[str, Any]:
+        body: dict[str, Any] = self.panel_json({})
+        return body
+
+
+@dataclass(frozen=True, slots=True)
+class Annotation:
+    """Marks on every chart. ``at_value`` means that the sample's value is the time (ms) of the mark."""
+
+    name: str
+    expr: str
+    colour: str
+    title: str
+    text: str
+    shown: bool = True
+    at_value: bool = False
+
+
+def dashboard(
+    uid: str, description: str, rows: Iterable[Row], *, variables: Sequence[str] = ("target", "model_name", "engine"),
+    annotations: Iterable[Annotation] = (), since: str = "now-30m", refresh: str = "10s",
+) -> dict[str, Any]:  # fmt: skip
+    """The finished dashboard, as plain JSON types."""
+    body = core.Dashboard(
+        title=links.TITLES[uid],
+        uid=uid,
+        description=description,
+        editable=False,
+        graphTooltip=core.GRAPH_TOOLTIP_MODE_SHARED_CROSSHAIR,
+        tags=["vllm-vitals"],
+        timezone="browser",
+        time=core.Time(since, "now"),
+        refresh=refresh,
+        annotations=core.Annotations([_annotation(each) for each in annotations]),
+        templating=core.Templating([_datasource(), *(_variable(name) for name in variables)]),
+        links=[core.DashboardLink(title="vLLM vitals", tags=["vllm-vitals"], includeVars=True, keepTime=True)],
+        panels=_flow(rows),
+    )
+    return modernise(json.loads(json.dumps(body, cls=DashboardEncoder, sort_keys=True)))
+
+
+def _datasource() -> core.Template:
+    return core.Template(name="datasource", label="Data source", type="datasource", query="prometheus")
+
+
+def _variable(name: str) -> core.Template:
+    labels = {"target": "Server", "model_name": "Model", "engine": "Engine"}
+    if name == "target":
+        query = f"label_values({metric('target_up').full_name}, target)"
+    else:
+        chosen = {"model_name": 'target=~"$target"', "engine": 'target=~"$target", model_name=~"$model_name"'}[name]
+        query = f"label_values({metric('state').full_name}{{{chosen}}}, {name})"
+    return core.Template(
+        name=name, label=labels[name], query=query, includeAll=True, multi=True, allValue=".+",
+        refresh=core.REFRESH_ON_TIME_RANGE_CHANGE,
+    )  # fmt: skip
+
+
+def _annotation(mark: Annotation) -> dict[str, Any]:
+    return {
+        "name": mark.name, "iconColor": mark.colour, "enable": mark.shown, "hide": False, "datasource": DATASOURCE,
+        "expr": mark.expr, "step": "10s",
+        "titleFormat": mark.title, "textFormat": mark.text, "tagKeys": "state", "useValueForTime": mark.at_value,
+    }  # fmt: skip
+
+
+def _flow(rows: Iterable[Row]) -> list[core.Panel]:
+    """Rows and panels laid onto the 24-column grid from left to right; a band is as high as its highest panel."""
+    placed, y = [], 0
+    for row in rows:
+        placed.append(
+            core.RowPanel(
+                id=links.panel_id(f"row {row.title}"), title=row.title, gridPos=core.GridPos(1, COLUMNS, 0, y)
+            )
+        )
+        y, x, height = y + 1, 0, 0
+        for panel in row.panels:
+            if x + panel.width > COLUMNS:
+                y, x, height = y + height, 0, 0
+            placed.append(_place(panel, x, y))
+            x, height = x + panel.width, max(height, panel.height)
+        y += height
+    return placed
+
+
+def _place(panel: Panel, x: int, y: int) -> core.Panel:
+    targets = [
+        core.Target(
+            expr=query.expr,
+            legendFormat=query.legend,
+            refId=chr(ord("A") + place),
+            instant=query.instant,
+            format=query.format,
+        )
+        for place, query in enumerate(panel.queries)
+    ]
+    return _Modern(
+        id=links.panel_id(panel.title), title=panel.title, description=panel.why, targets=targets,
+        gridPos=core.GridPos(panel.height, panel.width, x, y), transformations=list(panel.transformations),
+        extraJson={
+            "type": panel.kind, "options": panel.options,
+            "fieldConfig": {
+                "defaults": {"unit": panel.unit, "noValue": panel.empty} | panel.defaults,
+                "overrides": list(panel.overrides),
+            },
+        },
+    )  # fmt: skip

@@ -1,0 +1,71 @@
+"""``vllm-vitals kubernetes build`` and ``kubernetes check``: what runs vllm-vitals in a cluster."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from vllm_vitals.generated import drift, mode_option, needing_packages, out_option, report, write
+
+COMMITTED = ("vllm-vitals.yml",)  # the others only wrap what alerts/ and dashboards/ hold
+
+
+def _labels(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    pairs = [text.partition("=") for text in given]
+    if not all(name and value for name, _, value in pairs):
+        raise click.BadParameter("expected NAME=VALUE, such as release=kube-prometheus-stack")
+    return {name: value for name, _, value in pairs}
+
+
+def _options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What build and check take alike."""
+    for option in reversed(
+        (
+            click.option("--config", "file", type=click.Path(path_type=Path), help="Config of the daemon to deploy."),
+            click.option("--alerts", "limits", type=click.Path(path_type=Path), help="Config of rules and dashboards."),
+            click.option("--namespace", default="vllm-vitals", show_default=True),
+            click.option("--image", default="vllm-vitals:0.1.0", show_default=True),
+            click.option("--shards", type=click.IntRange(1, 100), default=1, help="Deployments that share targets."),
+            click.option("--replicas", type=click.IntRange(1, 5), default=1, help="Twins of each shard."),
+            click.option(
+                "--label", "labels", multiple=True, callback=_labels, help="Label your operator selects: NAME=VALUE."
+            ),
+            mode_option("daemon"),
+            out_option("kubernetes"),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@click.group()
+def kubernetes() -> None:
+    """Generate Kubernetes objects: the daemon, its rules and its dashboards."""
+
+
+@kubernetes.command()
+@_options
+def build(out: Path, **site: Any) -> None:
+    """Write the objects: kubectl apply -f DIR."""
+    write(out, _generated(**site))
+
+
+@kubernetes.command()
+@_options
+def check(out: Path, **site: Any) -> None:
+    """Compare vllm-vitals.yml with what would be written; exit 1 where it differs."""
+    texts = {name: text for name, text in _generated(**site).items() if name in COMMITTED}
+    report(drift(out, texts), f"vllm-vitals kubernetes build -o {out}")
+
+
+def _generated(
+    file: Path | None, limits: Path | None, namespace: str, image: str, shards: int, replicas: int,
+    labels: dict[str, str], modes: frozenset[str],
+) -> dict[str, str]:  # fmt: skip
+    with needing_packages():
+        from vllm_vitals.kubernetes.build import outputs, watched  # noqa: PLC0415 - needs the generators' extras
+        from vllm_vitals.kubernetes.objects import Site  # noqa: PLC0415
+        from vllm_vitals.rules.config import load  # noqa: PLC0415
+    site = Site(watched(file), namespace, image, shards, replicas, labels=labels)
+    return outputs(site, modes, load(limits) if limits else None)

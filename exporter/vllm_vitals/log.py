@@ -1,0 +1,95 @@
+"""What we say while running: structlog, JSON off a terminal, one event a state change, one line a poll at debug.
+
+Invariant: no event holds a secret, a body or a traceback; everything in it comes from a snapshot or our own config.
+"""
+
+import logging
+import os
+import sys
+from typing import TextIO
+
+import structlog
+
+from vllm_vitals.core.snapshot import EngineSnapshot, TargetSnapshot
+from vllm_vitals.core.states import State
+
+Logger = structlog.stdlib.BoundLogger
+
+
+def configure(level: str = "info", stream: TextIO | None = None) -> None:
+    """Set up structlog once, at start. ``stream`` is standard error unless given."""
+    out = stream or sys.stderr
+    pretty = out.isatty()
+    renderer = (
+        structlog.dev.ConsoleRenderer(colors=not os.environ.get("NO_COLOR"), repr_native_str=True)
+        if pretty
+        else structlog.processors.JSONRenderer(sort_keys=False)
+    )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        logger_factory=structlog.PrintLoggerFactory(out),
+        cache_logger_on_first_use=False,
+    )
+    logging.basicConfig(level=logging.ERROR, handlers=[_Libraries()])
+
+
+class _Libraries(logging.Handler):
+    """What libraries say through the standard library: their own words, without arguments, and an error's kind.
+
+    What they would put into the text, or into a traceback, may be a part of a request.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """One event."""
+        words = str(record.msg).partition("\n")[0][:200]
+        error = record.exc_info[0].__name__ if record.exc_info and record.exc_info[0] else ""
+        get_logger().error("library_failed", library=record.name, what=words, error=error)
+
+
+def get_logger() -> Logger:
+    """The program's logger, bound now: a lazy one is set up anew for each of the debug lines that nobody reads."""
+    logger: Logger = structlog.get_logger().bind()
+    return logger
+
+
+def log_transitions(log: Logger, before: TargetSnapshot | None, now: TargetSnapshot) -> None:
+    """Tell what a poll changed: every engine that entered a state, and a target that began or ceased to answer."""
+    known = {engine.key: engine.state for engine in before.engines} if before is not None else {}
+    for engine in now.engines:
+        old = known.get(engine.key)
+        if engine.state is not old and not (old is None and engine.state is State.UNKNOWN):
+            _state_change(log, old, engine, now)
+    if before is None or before.up != now.up or before.reason != now.reason:
+        if now.up:
+            log.info("target_up", target=now.target, version=now.version, dialect=now.dialect)
+        else:
+            log.warning("scrape_failed", target=now.target, reason=now.reason, detail=now.detail)
+    log.debug(
+        "poll",
+        target=now.target,
+        up=now.up,
+        reason=now.reason,
+        duration_s=round(now.duration_s, 4),
+        engines=len(now.engines),
+        worst=now.engines[0].state.value if now.engines else None,
+    )
+
+
+def _state_change(log: Logger, old: State | None, engine: EngineSnapshot, now: TargetSnapshot) -> None:
+    say = log.info if engine.state.severity in ("ok", "unknown") else log.warning
+    say(
+        "state_changed",
+        target=engine.key.target,
+        model_name=engine.key.model_name,
+        engine=engine.key.engine,
+        was=old.value if old else None,
+        state=engine.state.value,
+        evidence=[item.text for item in engine.evidence] or ([now.detail] if now.detail else []),
+        advice=[f"{item.knob}: {item.size}" for item in engine.advice[:1]],
+    )

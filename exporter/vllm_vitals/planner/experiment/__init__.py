@@ -1,0 +1,1 @@
+"""A tuning experiment: a baseline, and whether one changed knob is really better."""

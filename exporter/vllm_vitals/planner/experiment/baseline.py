@@ -1,0 +1,282 @@
+"""A baseline: what one model's servers did over a stretch, with the settings and the workload that it was under.
+
+Input: `Telemetry`. Output: a `Baseline`, and its JSON file. The stretch is cut into equal repeats, whose spread is the
+noise that a comparison must beat; a repeat that was not scraped throughout is left out. Invariant: unscraped time is
+never counted as time without work, and a file that this version cannot read is refused by name, never half read.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from math import inf
+from pathlib import Path
+from typing import Annotated, Literal
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from vllm_vitals.core import quantile
+from vllm_vitals.core.sample import Histogram
+from vllm_vitals.core.snapshot import Reading
+from vllm_vitals.planner.review import shape
+from vllm_vitals.planner.review.latency import LengthClass, by_length
+from vllm_vitals.planner.review.load import Engines, completions, demand, in_flight
+from vllm_vitals.planner.telemetry import coverage
+from vllm_vitals.planner.telemetry.grid import Grid
+from vllm_vitals.planner.telemetry.telemetry import Telemetry, WindowedHistogram, added, known, mean, merged
+
+SCHEMA = 1
+MAX_BYTES = 4 * 1024 * 1024
+Better = Literal["higher", "lower"]
+
+# What is compared: unit, and which way is better.
+VITALS: Mapping[str, tuple[str, Better]] = {
+    "generated tokens": ("tokens/s", "higher"),
+    "completed requests": ("requests/s", "higher"),
+    "time to first token, mean": ("s", "lower"),
+    "time to first token, p50": ("s", "lower"),
+    "time to first token, p95": ("s", "lower"),
+    "time to first token, p99": ("s", "lower"),
+    "time per output token, mean": ("s", "lower"),
+    "time per output token, p50": ("s", "lower"),
+    "time per output token, p95": ("s", "lower"),
+    "time per output token, p99": ("s", "lower"),
+    "whole request, p95": ("s", "lower"),
+    "preemptions a request": ("", "lower"),
+}
+
+
+class BaselineError(Exception):
+    """The stretch or the file cannot be a baseline. One line."""
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Measure(_Model):
+    """One vital: a value for each repeat (None without an estimate), and the whole stretch with its bounds.
+
+    ``ranges`` are the bounds of each repeat, lower and upper (None: without end), where the vital has bounds at all.
+    """
+
+    repeats: list[float | None]
+    value: float | None
+    lower: float | None = None
+    upper: float | None = None
+    ranges: list[tuple[float, float | None] | None] = []
+
+    @property
+    def reading(self) -> Reading:
+        """The whole stretch, as everything else is shown."""
+        upper = inf if self.lower is not None and self.upper is None else self.upper
+        return Reading(self.value, self.lower, upper)
+
+
+class ByLength(_Model):
+    """Windows by their mean prompt length: from ``low`` tokens on."""
+
+    low: float
+    requests: float
+    preemptions: float
+    ttft_p95: Measure
+    tpot_p95: Measure
+
+
+class Baseline(_Model):
+    """The file. Times are epoch s; workload figures are tokens, requests and shares."""
+
+    schema_version: Annotated[int, Field(alias="schema")] = SCHEMA
+    name: str
+    taken_at: float
+    start: float
+    end: float
+    source: str
+    model_name: str
+    engines: int
+    version: str
+    settings: dict[str, str]
+    workload: dict[str, float | None]
+    vitals: dict[str, Measure]
+    by_length: list[ByLength]
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    engines: Engines
+    step: int
+    windows: tuple[int, ...]
+
+
+def baseline(
+    telemetry: Telemetry,
+    model_name: str,
+    name: str,
+    source: str,
+    taken_at: float,
+    repeats: int,
+    told: Mapping[str, str],
+) -> Baseline:
+    """Measure the whole of ``telemetry`` in ``repeats`` equal parts. ``told`` are settings that no metric tells."""
+    engines, grid = telemetry.of(model_name), telemetry.grid
+    if not engines:
+        raise BaselineError(f"there is no model {model_name!r}; there are {', '.join(telemetry.models()) or 'none'}")
+    parts = [_Stretch(engines, grid.step, tuple(part)) for part in _repeats(engines, grid, repeats)]
+    whole = _Stretch(engines, grid.step, tuple(w for part in parts for w in part.windows))
+    measured = [_vitals(part) for part in parts]
+    settings, version = _settings(telemetry, engines, told)
+    return Baseline(
+        name=name, taken_at=taken_at, start=grid.at(whole.windows[0]), end=grid.at(whole.windows[-1] + 1),
+        source=source, model_name=model_name, engines=len(engines), version=version, settings=settings,
+        workload=_workload(whole, grid),
+        vitals={
+            key: _measure(reading, [part[key] for part in measured]) for key, reading in _vitals(whole).items()
+        },
+        by_length=[_length(each) for each in by_length(engines, grid.step)],
+    )  # fmt: skip
+
+
+def _repeats(engines: Engines, grid: Grid, repeats: int) -> list[range]:
+    """The repeats that were scraped throughout. Raises `BaselineError` where two are not left of several."""
+    if grid.windows < 2 * repeats:
+        raise BaselineError(f"{grid.windows * grid.step} s are too short for {repeats} repeats: take a longer stretch")
+    there = coverage.scraped(engines, grid)
+    found = coverage.whole_repeats(there, repeats)
+    if len(found) < min(2, repeats):
+        run = coverage.longest(there)
+        inside = f"stay within {_when(grid.at(run.start))} to {_when(grid.at(run.stop))}" if run else "look elsewhere"
+        raise BaselineError(
+            f"of {grid.windows * grid.step} s only {sum(there) * grid.step} s hold samples of every engine, "
+            f"which leaves {len(found)} of {repeats} repeats: {inside}"
+        )
+    return found
+
+
+def _when(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _measure(reading: Reading, repeats: Sequence[Reading]) -> Measure:
+    """No estimate in the first and above the last bucket: there the bounds say all that is known."""
+    ranges = [_range(each) for each in repeats]
+    return Measure(
+        repeats=[each.value for each in repeats], value=reading.value, lower=reading.lower, upper=_end(reading),
+        ranges=ranges if any(ranges) else [],
+    )  # fmt: skip
+
+
+def _range(reading: Reading) -> tuple[float, float | None] | None:
+    return None if reading.lower is None else (reading.lower, _end(reading))
+
+
+def _end(reading: Reading) -> float | None:
+    """The upper bound; JSON knows no infinity."""
+    return None if reading.upper is None or reading.upper == inf else reading.upper
+
+
+def _vitals(part: _Stretch) -> dict[str, Reading]:
+    seconds = len(part.windows) * part.step
+    engines = list(part.engines.values())
+    generated = _sum([s.counter("generation_tokens_total") for s in engines], part.windows)
+    finished = _sum([completions(s) for s in engines], part.windows)
+    evicted = _sum([s.counter("preemptions_total") for s in engines], part.windows)
+    ttft, tpot, e2e = (_histogram(part, name) for name in ("ttft_seconds", "tpot_seconds", "e2e_latency_seconds"))
+    found = {
+        "generated tokens": Reading(None if generated is None else generated / seconds),
+        "completed requests": Reading(None if finished is None else finished / seconds),
+        "preemptions a request": Reading(evicted / finished if evicted is not None and finished else None),
+        "whole request, p95": quantile.quantile(e2e, 0.95),
+    }
+    for words, histogram in (("time to first token", ttft), ("time per output token", tpot)):
+        found[f"{words}, mean"] = quantile.mean(histogram)
+        for q in (50, 95, 99):
+            found[f"{words}, p{q}"] = quantile.quantile(histogram, q / 100)
+    return {name: found[name] for name in VITALS}
+
+
+def _sum(series: "Sequence[Sequence[float] | None]", windows: Sequence[int]) -> float | None:
+    there = [each for each in series if each is not None]
+    return sum(sum(known(each[w] for w in windows)) for each in there) if there else None
+
+
+def _histogram(part: _Stretch, name: str) -> Histogram | None:
+    return merged(h.total(_own(h, part)) for s in part.engines.values() if (h := s.histograms.get(name)) is not None)
+
+
+def _own(histogram: WindowedHistogram, part: _Stretch) -> list[int]:
+    """The histogram's windows that begin in the part, so that no two parts share one; or the one around it."""
+    every, ours = histogram.grid.step // part.step, frozenset(part.windows)
+    begun = sorted({w // every for w in ours if w // every * every in ours})
+    return begun or [part.windows[0] // every]
+
+
+def _settings(telemetry: Telemetry, engines: Engines, told: Mapping[str, str]) -> tuple[dict[str, str], str]:
+    """Settings that all servers have in common, and the version; a change inside the stretch spoils it."""
+    targets = {engine.target for engine in engines}
+    found: dict[str, set[str]] = {}
+    for setting in telemetry.settings:
+        if setting.target in targets:
+            found.setdefault(setting.name, set()).add(setting.value)
+    mixed = sorted(name for name, values in found.items() if len(values) > 1 and name not in told)
+    if mixed:
+        raise BaselineError(
+            f"{mixed[0]} is not the same in the whole stretch on all servers: choose another, or one --target"
+        )
+    settings = {**{name: next(iter(values)) for name, values in found.items()}, **told}
+    return dict(sorted(settings.items())), settings.pop("version", "")
+
+
+def _workload(part: _Stretch, grid: Grid) -> dict[str, float | None]:
+    engines = part.engines
+    inputs = shape.lengths(_histogram(part, "request_prompt_tokens"))
+    outputs = shape.lengths(_histogram(part, "request_output_tokens"))
+    present = added([p for s in engines.values() if (p := in_flight(s)) is not None])
+    wanted = added([d for s in engines.values() if (d := demand(s, grid)) is not None])
+    looked = _sum([s.counter("prefix_cache_queries_total") for s in engines.values()], part.windows)
+    hits = _sum([s.counter("prefix_cache_hits_total") for s in engines.values()], part.windows)
+    over = inputs.share_over.get(32_000)
+    return {
+        "prompt tokens, mean": inputs.mean,
+        "prompt tokens, p50": inputs.p50.value,
+        "prompts over 32,000 tokens": None if over is None else over[1],
+        "output tokens, mean": outputs.mean,
+        "output tokens, CV": outputs.cv.value,
+        "output cap, p50": shape.lengths(_histogram(part, "request_max_tokens")).p50.value,
+        "requests in flight, mean": _mean(present, part),
+        "requests/s": _mean(wanted, part),
+        "prefix-cache hits": hits / looked if looked and hits is not None else None,
+    }
+
+
+def _mean(values: "Sequence[float] | None", part: _Stretch) -> float | None:
+    return None if values is None else mean(values[w] for w in part.windows)
+
+
+def _length(each: LengthClass) -> ByLength:
+    return ByLength(
+        low=each.low, requests=each.requests, preemptions=each.preemptions,
+        ttft_p95=_measure(each.ttft.p95, []), tpot_p95=_measure(each.tpot.p95, []),
+    )  # fmt: skip
+
+
+def to_bytes(each: Baseline) -> bytes:
+    """The file's content."""
+    return orjson.dumps(each.model_dump(by_alias=True), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def read(path: Path) -> Baseline:
+    """Read a baseline file. Raises `BaselineError`."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise BaselineError(f"{path}: {error.strerror}") from None
+    try:
+        document = orjson.loads(content)
+        if isinstance(document, dict) and document.get("schema") not in (None, SCHEMA):
+            raise BaselineError(f"{path}: written by another version (schema {document['schema']}); take it again")
+        return Baseline.model_validate(document)
+    except (orjson.JSONDecodeError, ValidationError):
+        raise BaselineError(f"{path}: not a file that vllm-vitals snapshot wrote") from None

@@ -1,0 +1,202 @@
+"""The commands ``snapshot``, ``compare`` and ``whatif``: a tuning experiment, one knob at a time.
+
+Input: a command line. Output: a file, or a table on standard output. Exit codes of compare: 0 keep, 1 roll back,
+3 not comparable. Invariant: what is compared or simulated is named with its settings, told and assumed.
+"""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import orjson
+
+from vllm_vitals.cli.options import FILE
+from vllm_vitals.config.review import ReviewSettings
+from vllm_vitals.planner.experiment import baseline
+from vllm_vitals.planner.experiment.compare import Comparison
+from vllm_vitals.planner.experiment.compare import compare as compared
+from vllm_vitals.planner.options import (
+    Source,
+    clear,
+    parse_between,
+    parse_span,
+    parse_when,
+    progress_line,
+    review_section,
+    source_options,
+)
+from vllm_vitals.planner.review import render_json, render_text, words
+from vllm_vitals.planner.telemetry import recorded
+from vllm_vitals.planner.telemetry.collect import collect
+from vllm_vitals.planner.telemetry.promapi import PromApi
+from vllm_vitals.planner.telemetry.telemetry import Telemetry
+from vllm_vitals.planner.whatif import fitting
+from vllm_vitals.planner.whatif.set_overrides import KNOBS, SIMULATED, parse
+from vllm_vitals.planner.whatif.whatif import whatif as tried
+from vllm_vitals.planner.whatif.workload_slice import Focus
+from vllm_vitals.recordings.recording import target_name
+from vllm_vitals.scrape.target import shown
+
+_EXITS = {"keep": 0, "roll back": 1, "not comparable": 3}
+
+
+def _read(
+    source: Source,
+    since: str,
+    until: str,
+    labels: list[str],
+    told: Mapping[str, str],
+    between: tuple[float, float] | None = None,
+) -> tuple[Telemetry, str]:
+    """Telemetry from either source, and what to call it. What could not be read is said."""
+    if source.recording is not None:
+        found, name = recorded.telemetry(source.recording, told, between), target_name(source.recording)
+        source.choice.keep(found)
+    else:
+        found, name = _asked(source, since, until, labels)
+    for gap in found.missing:
+        click.echo(f"vllm-vitals: missing: {gap.what}: {gap.why}", err=True)
+    return found, name
+
+
+def _asked(source: Source, since: str, until: str, labels: list[str]) -> tuple[Telemetry, str]:
+    if source.access is None:
+        raise click.UsageError("give --prometheus URL or --recording FILE")
+    end = parse_when(until) if until else time.time()
+    askers = [PromApi(source.access) for _ in range(2)]
+    found = collect(askers, end - parse_span(since), end, labels, source.choice.matchers, progress=progress_line())
+    clear()
+    return found, shown(source.access.url)
+
+
+def _one_model(telemetry: Telemetry) -> str:
+    models = telemetry.models()
+    if len(models) != 1:
+        raise click.UsageError(f"there are {len(models)} models ({', '.join(models)}): choose one with --model")
+    return models[0]
+
+
+def _with_config(settings: ReviewSettings, model: str, given: Mapping[str, str]) -> dict[str, str]:
+    """What was told on the command line, over what the config file tells of the model."""
+    own = settings.models.get(model)
+    return {**{k: f"{v:.15g}" for k, v in (own.settings if own else {}).items()}, **given}
+
+
+@click.command()
+@source_options
+@click.option("--since", default="30m", show_default=True, metavar="SPAN", help="How far back the stretch goes.")
+@click.option("--until", default="", metavar="TIME", help="Its end (now).")
+@click.option(
+    "--repeats",
+    default=3,
+    show_default=True,
+    type=click.IntRange(1, 50),
+    help="Equal parts; their spread is noise.",
+)
+@click.option("--between", default="", metavar="FROM,TO", help="Of a recording: seconds from its start.")
+@click.option("--name", default="", metavar="TEXT", help="What to call it: baseline, seqs-24.")
+@click.option("--set", "given", multiple=True, metavar="NAME=VALUE", help="A server setting that no metric tells.")
+@click.option("--config", type=click.Path(path_type=Path), help="Config file with a section review:.")
+@click.option("-o", "--output", required=True, type=FILE, help="The file to write.")
+@click.option("--force", is_flag=True, help="Write over a file that exists.")
+def snapshot(
+    source: Source, since: str, until: str, repeats: int, between: str, name: str, given: tuple[str, ...],
+    config: Path | None, output: Path, force: bool,
+) -> None:  # fmt: skip
+    """Save a baseline: settings, version, workload shape and vital signs, with repeats."""
+    settings = review_section(config)
+    told, part = parse(given, KNOBS), parse_between(between)
+    if part is not None and source.recording is None:
+        raise click.UsageError("--between is for recordings; give --since and --until")
+    if output.exists() and not force:
+        raise click.ClickException(_exists(output))
+    telemetry, where = _read(source, since, until, settings.identity_labels, told, part)
+    model = _one_model(telemetry)
+    taken = baseline.baseline(
+        telemetry, model, name or output.stem, where, time.time(), repeats, _with_config(settings, model, told)
+    )
+    _write(output, baseline.to_bytes(taken), force)
+    click.echo(f"wrote {output}: {_took(taken, repeats)}")
+
+
+def _exists(output: Path) -> str:
+    return f"{output} exists: choose another name, or say --force"
+
+
+def _write(output: Path, content: bytes, force: bool) -> None:
+    """A baseline is never written over unasked: what it was taken from may be gone."""
+    try:
+        with output.open("wb" if force else "xb") as file:
+            file.write(content)
+    except FileExistsError:
+        raise click.ClickException(_exists(output)) from None
+    except OSError as error:
+        raise click.ClickException(f"{output}: {error.strerror}") from None
+
+
+def _took(taken: baseline.Baseline, asked: int) -> str:
+    """What a snapshot covers."""
+    engines = f"{taken.engines} engine{'s' if taken.engines > 1 else ''}"
+    kept = len(taken.vitals["generated tokens"].repeats)
+    out = "" if kept == asked else f" of {asked}, the others were not scraped throughout"
+    span = f"{words.when(taken.start)} to {words.when(taken.end)} UTC"
+    return f"{taken.model_name}, {engines}, {kept} repeat{'s' if kept != 1 else ''}{out}, {span}"
+
+
+@click.command()
+@click.argument("before", type=click.Path(path_type=Path))
+@click.argument("after", type=click.Path(path_type=Path))
+@click.option("--anyway", is_flag=True, help="Decide although they are not comparable; reasons stay as warnings.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def compare(before: Path, after: Path, anyway: bool, as_json: bool) -> None:
+    """Compare two snapshots: is the difference real, and should the change stay?"""
+    old, new = baseline.read(before), baseline.read(after)
+    found = compared(old, new, anyway)
+    if as_json:
+        click.echo(orjson.dumps(render_json.plain(found), option=orjson.OPT_INDENT_2).decode())
+    else:
+        click.echo(render_text.comparison(old, new, found), nl=False)
+    click.get_current_context().exit(_exit(found))
+
+
+def _exit(found: Comparison) -> int:
+    return _EXITS[found.decision]
+
+
+@click.command()
+@source_options
+@click.option("--since", default="7d", show_default=True, metavar="SPAN", help="How far back to look for the stretch.")
+@click.option("--until", default="", metavar="TIME", help="The end (now).")
+@click.option("--focus", type=click.Choice(["worst", "peak"]), default="worst", show_default=True,
+              help="The longest stretch with preemptions, or the busiest hour.")  # fmt: skip
+@click.option(
+    "--between",
+    default="",
+    metavar="FROM,TO",
+    help="The stretch by hand: two times, or seconds from a recording's start.",
+)
+@click.option("--set", "given", multiple=True, metavar="NAME=VALUE", help="A server setting that no metric tells.")
+@click.option("--config", type=click.Path(path_type=Path), help="Config file with a section review:.")
+@click.option("--format", "kind", type=click.Choice(["md", "json"]), default="md", show_default=True)
+def whatif(
+    source: Source, since: str, until: str, focus: Focus, between: str, given: tuple[str, ...], config: Path | None,
+    kind: str,
+) -> None:  # fmt: skip
+    """What a knob would do to this workload, by a simulated server fitted to it."""
+    settings = review_section(config)
+    told, stretch = parse(given, SIMULATED), parse_between(between)
+    telemetry, _ = _read(source, since, until, settings.identity_labels, told)
+    model = _one_model(telemetry)
+    if stretch is not None and source.recording is not None:
+        stretch = telemetry.grid.start + stretch[0], telemetry.grid.start + stretch[1]
+    known = _with_config(settings, model, told)
+    case = fitting.case(telemetry, telemetry.of(model), known, focus, stretch, source.recording)
+    found = tried(case, progress=progress_line("simulating"))
+    clear()
+    document: dict[str, Any] = {"schema": render_json.SCHEMA, "model_name": model, **render_json.plain(found)}
+    if kind == "json":
+        click.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
+    else:
+        click.echo(render_text.experiment(found), nl=False)

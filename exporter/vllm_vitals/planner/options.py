@@ -1,0 +1,210 @@
+"""Options that the commands share: where the Prometheus API is, how to get in, and times as people write them.
+
+Input: a click command. Output: the same, with ``access`` and ``matchers``, or a ``source``, as arguments. Invariant: a
+secret is only ever read from a file, and an option that the chosen source would ignore is refused.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from vllm_vitals.config import section
+from vllm_vitals.config.review import ReviewSettings
+from vllm_vitals.planner.telemetry.promapi import Access, access
+from vllm_vitals.planner.telemetry.telemetry import Telemetry
+
+_UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0, "s": 1.0}
+_LATEST = 1e11  # the year 5138: beyond it a time is a mistake
+_LONGEST = 3650 * 86400.0
+_API_ONLY = ("since", "until", "user", "password_file", "bearer_token_file", "ca_file", "header", "timeout")
+_HEADER = re.compile(r"^([A-Za-z0-9-]{1,64}):\s*([^\r\n]{1,512})$")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which models and servers: regular expressions that must match the whole name; empty takes all."""
+
+    model: str
+    target: str
+
+    @property
+    def matchers(self) -> str:
+        """The same as PromQL label matchers."""
+        found = []
+        for label, pattern in (("model_name", self.model), ("target", self.target)):
+            if pattern:
+                escaped = pattern.replace("\\", "\\\\").replace('"', '\\"')
+                found.append(f'{label}=~"{escaped}"')
+        return ",".join(found)
+
+    def keep(self, telemetry: Telemetry) -> None:
+        """Leave only what was chosen of a recording's engines."""
+        for what, pattern in (("model", self.model), ("target", self.target)):
+            names = sorted({engine.model_name if what == "model" else engine.target for engine in telemetry.engines})
+            try:
+                kept = {name for name in names if not pattern or re.fullmatch(pattern, name)}
+            except re.error as error:
+                raise click.UsageError(f"--{what}: not a regular expression: {error}") from None
+            if not kept:
+                raise click.UsageError(f"--{what}: nothing matches {pattern!r}; there is {', '.join(names)}")
+            for engine in list(telemetry.engines):
+                if (engine.model_name if what == "model" else engine.target) not in kept:
+                    del telemetry.engines[engine]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where telemetry comes from: one of the two."""
+
+    access: Access | None
+    recording: Path | None
+    choice: Choice
+
+
+def parse_span(text: str, least: float = 1.0) -> float:
+    """Seconds of ``90m``, ``12h``, ``7d``, ``4w``; not below ``least``."""
+    parts = re.findall(r"(\d+(?:\.\d+)?)([smhdw])", text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise click.UsageError(f"expected a span such as 7d or 12h, got {text!r}")
+    span = sum(float(number) * _UNITS[unit] for number, unit in parts)
+    if not least <= span <= _LONGEST:
+        raise click.UsageError(f"expected a span from {least:g}s to 3650d, got {text!r}")
+    return span
+
+
+def parse_when(text: str) -> float:
+    """Epoch seconds of a number, or of a date or time in ISO 8601 (UTC unless it says otherwise)."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        try:
+            at = datetime.fromisoformat(text)
+        except ValueError:
+            raise click.UsageError(f"expected a time such as 2026-11-02T06:00Z, got {text!r}") from None
+        return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+    if not abs(seconds) < _LATEST:
+        raise click.UsageError(f"expected a time such as 2026-11-02T06:00Z, got {text!r}")
+    return seconds
+
+
+def parse_between(text: str) -> tuple[float, float] | None:
+    """``FROM,TO``: two times, the first before the second; None where nothing was given."""
+    if not text:
+        return None
+    parts = re.split(r"\s*,\s*", text)
+    if len(parts) != 2:
+        raise click.UsageError("--between: expected two times, FROM,TO")
+    first, last = parse_when(parts[0]), parse_when(parts[1])
+    if first >= last:
+        raise click.UsageError(f"--between: FROM must come before TO, got {text!r}")
+    return first, last
+
+
+def review_section(config: Path | None) -> ReviewSettings:
+    """The config file's section ``review:``; the defaults where no file is given."""
+    found: ReviewSettings = ReviewSettings() if config is None else section.read(config, "review")
+    return found
+
+
+def prometheus_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options; the command gets ``access`` (`promapi.Access`) and ``matchers`` (label matchers, or "")."""
+
+    @wraps(command)
+    def run(**given: Any) -> Any:
+        if not given["prometheus"]:
+            raise click.UsageError("give --prometheus URL")
+        return command(
+            access=_access(given), matchers=Choice(given.pop("model"), given.pop("target")).matchers, **given
+        )
+
+    return _decorated(run, _OPTIONS)
+
+
+def source_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, or a recording: the command gets a ``source``."""
+
+    @wraps(command)
+    def run(**given: Any) -> Any:
+        recording = given.pop("recording")
+        if bool(given["prometheus"]) == (recording is not None):
+            raise click.UsageError("give either --prometheus URL or --recording FILE")
+        if recording is not None:
+            _refuse_ignored()
+        how = _access(given)
+        choice = Choice(given.pop("model"), given.pop("target"))
+        return command(source=Source(None if recording else how, recording, choice), **given)
+
+    recording = click.option(
+        "--recording", type=click.Path(path_type=Path), help="A recording (vllm-vitals record) in place of an API."
+    )
+    return _decorated(run, (*_OPTIONS, recording))
+
+
+def _refuse_ignored() -> None:
+    """A recording has a stretch of its own and nobody to ask."""
+    context = click.get_current_context()
+    for name in _API_ONLY:
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            mend = "; choose a part of a recording with --between" if name in ("since", "until") else ""
+            raise click.UsageError(f"--{name.replace('_', '-')} is for --prometheus{mend}")
+
+
+def _access(given: dict[str, Any]) -> Access:
+    """Take the connection's options out of ``given``."""
+    names = ("prometheus", "user", "password_file", "bearer_token_file", "ca_file", "header", "timeout")
+    url, user, password, token, ca, header, timeout = (given.pop(name) for name in names)
+    return access(url or "http://localhost:9090", user, password, token, ca, _headers(header), timeout)
+
+
+def _decorated(run: Callable[..., Any], options: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
+    for option in reversed(options):
+        run = option(run)
+    return run
+
+
+def progress_line(word: str = "reading") -> Callable[[int, int, str], None]:
+    """A line on a terminal; silence elsewhere."""
+    if not sys.stderr.isatty():
+        return lambda done, total, what: None
+
+    def show(done: int, total: int, what: str) -> None:
+        click.echo(f"\r\x1b[K{word} {done} of {total}: {what}", nl=False, err=True)
+
+    return show
+
+
+def clear() -> None:
+    """Take the progress line away."""
+    if sys.stderr.isatty():
+        click.echo("\r\x1b[K", nl=False, err=True)
+
+
+_OPTIONS = (
+    click.option("--prometheus", default="", metavar="URL", help="Prometheus, Thanos, Mimir, VictoriaMetrics."),
+    click.option("--model", default="", metavar="REGEX", help="Only models whose name matches."),
+    click.option("--target", default="", metavar="REGEX", help="Only servers whose target matches."),
+    click.option("--user", default="", metavar="NAME", help="Basic authentication, with --password-file."),
+    click.option("--password-file", default="", metavar="FILE"),
+    click.option("--bearer-token-file", default="", metavar="FILE"),
+    click.option("--ca-file", default="", metavar="FILE", help="Whom to trust, for https."),
+    click.option("--header", multiple=True, metavar="'NAME: VALUE'", help="As X-Scope-OrgID: team."),
+    click.option("--timeout", default=60.0, show_default=True, metavar="SECONDS", help="For one question."),
+)  # fmt: skip
+
+
+def _headers(lines: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for line in lines:
+        match = _HEADER.match(line)
+        if match is None:
+            raise click.UsageError(f"--header: expected 'Name: value', got {line[:40]!r}")
+        found[match[1]] = match[2]
+    return found

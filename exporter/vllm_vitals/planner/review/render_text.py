@@ -1,0 +1,50 @@
+"""Markdown: the review, a comparison, a what-if; drawn by templates from the same values as everything else.
+
+Input: a `Review`, a `Comparison` or a `WhatIf`. Output: text. Invariant: model names and other foreign text cannot
+break the document's structure.
+"""
+
+import re
+from types import SimpleNamespace
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from vllm_vitals.planner.experiment.baseline import Baseline
+from vllm_vitals.planner.experiment.compare import Comparison
+from vllm_vitals.planner.review import words
+from vllm_vitals.planner.review.report import Review
+from vllm_vitals.planner.whatif.whatif import WhatIf
+
+_SPECIAL = re.compile(r"[\\`*{}\[\]<>#|]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
+
+
+def markdown(review: Review) -> str:
+    """The whole report."""
+    return _render("report.md.j2", review=review)
+
+
+def comparison(before: Baseline, after: Baseline, found: Comparison) -> str:
+    """Two snapshots side by side, and the decision."""
+    return _render("compare.md.j2", before=before, after=after, found=found)
+
+
+def experiment(found: WhatIf) -> str:
+    """A what-if alone."""
+    return _render("whatif.md.j2", m=SimpleNamespace(whatif=found))
+
+
+def _render(template: str, **values: Any) -> str:
+    environment = Environment(
+        loader=PackageLoader("vllm_vitals.planner"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        autoescape=False,  # noqa: S701 - Markdown; foreign text goes through `text`
+    )  # fmt: skip
+    environment.filters.update(
+        words.FILTERS, text=escape, prediction=lambda each, name: words.prediction(each.value, each.error, name)
+    )
+    return environment.get_template(template).render(**values)
+
+
+def escape(text: object) -> str:
+    """Foreign text in one line, with Markdown's own signs made harmless; within a word ``_`` is none of them."""
+    return _SPECIAL.sub(r"\\\g<0>", " ".join(str(text).split()))

@@ -1,0 +1,168 @@
+"""What a knob would do to this workload: the simulated server, fitted to it, with one thing changed at a time.
+
+Input: a situation, a fitted step time, the server's settings. Output: `WhatIf`. A prediction is the observed value
+times what the change does in the simulation. Invariant: its error bar is at least as wide as the simulation's miss of
+what was really observed and, where something was changed, as `WHATIF_ERROR_FLOOR`; where that miss is large the table
+says to trust the direction alone.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import sqrt
+from statistics import median
+
+from vllm_vitals.core.snapshot import Reading
+from vllm_vitals.planner.whatif.calibrate import NAMES, Case, SimulationBudget, calibrate, centre, runs, scatter
+from vllm_vitals.planner.whatif.error_floor import WHATIF_ERROR_FLOOR
+from vllm_vitals.planner.whatif.simulate_run import Outcome
+from vllm_vitals.planner.whatif.variants import Variant, variants
+from vllm_vitals.planner.whatif.workload_slice import METRICS
+from vllm_vitals.simulator.settings import ServerSettings
+from vllm_vitals.simulator.steptime import StepTime
+
+GOOD, FAIR = 0.15, 0.40  # median miss of the fit
+HALF = 0.5  # a miss from which no fit is called good
+WILD = 1.0  # a miss from which a measure is not reproduced at all
+LOOP = 1.0  # preemptions a finished request from which the server redoes about as much as it does
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """``value`` +/- ``error`` (a share of it), and the simulated value that it comes from."""
+
+    value: float | None
+    error: float
+    simulated: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One variant: ``knob`` is what changed (empty: nothing), ``setting`` its new value; ``idle``: no effect here."""
+
+    knob: str
+    setting: str
+    metrics: Mapping[str, Prediction]
+    note: str = ""
+    idle: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """``misses`` is by metric how far the simulation is from what was observed, as a share; ``trust`` sums it up.
+
+    ``reach`` is by metric the least error of a changed row.
+    """
+
+    engine: str
+    clients: str
+    start: float
+    seconds: float
+    step_time: StepTime
+    settings: ServerSettings
+    assumed: tuple[str, ...]
+    misses: Mapping[str, float]
+    trust: str
+    rows: tuple[Row, ...]
+    reach: Mapping[str, float] = field(default_factory=lambda: WHATIF_ERROR_FLOOR)
+
+
+def whatif(
+    case: Case,
+    chosen: Sequence[Variant] | None = None,
+    effort: SimulationBudget | None = None,
+    progress: Callable[[int, int, str], None] = lambda done, total, what: None,
+) -> WhatIf:
+    """Simulate the situation as it is and with each thing changed: those ``chosen``, or every knob."""
+    here, effort = case.here, effort or SimulationBudget()
+    progress(0, 1, "as it is")
+    fit, assumed = calibrate(case, effort)
+    as_it_is, time, base, misses = fit.as_it_is, fit.time, fit.outcomes, fit.misses
+    changed = list(variants(as_it_is) if chosen is None else chosen)
+    pair = [variant for variant in changed if variant.engines > 1]
+    total = 1 + len(changed)
+    progress(1, total, "as it is")
+    rows = [_row(as_it_is, base, base, here.observed, misses)]
+    pair_base = base
+    for number, variant in enumerate(changed):
+        outcomes = runs(variant, time, here, effort)
+        if pair and variant is pair[0]:
+            pair_base = outcomes  # two engines without routing: what routing is compared with
+        compared = pair_base if variant.engines > 1 else base
+        rows.append(_row(variant, outcomes, compared, here.observed, misses))
+        progress(number + 2, total, f"{variant.knob} {variant.setting}")
+    return WhatIf(
+        case.engine,
+        here.clients,
+        here.start,
+        here.seconds,
+        time,
+        as_it_is.settings,
+        assumed,
+        misses,
+        trust(misses),
+        tuple(rows),
+    )
+
+
+def _row(
+    variant: Variant,
+    outcomes: Sequence[Outcome],
+    base: Sequence[Outcome],
+    seen: Mapping[str, Reading],
+    misses: Mapping[str, float],
+) -> Row:
+    metrics = {}
+    for name in METRICS:
+        simulated, before = centre(outcomes, name), centre(base, name)
+        truth = seen[name].value
+        value = simulated
+        if truth is not None and simulated is not None and before:
+            value = truth * simulated / before
+        if name == "truncated" and value is not None:
+            value = min(1.0, max(truth or 0.0, simulated or 0.0))
+        error = sqrt(misses.get(name, 0.0) ** 2 + scatter(outcomes, name) ** 2 + _coarse(seen[name]) ** 2)
+        # The row as it is was observed; of a changed one nobody has seen how far the simulation carries.
+        metrics[name] = Prediction(
+            value, max(error, WHATIF_ERROR_FLOOR.get(name, 0.0)) if variant.knob else error, simulated
+        )
+    return Row(
+        variant.knob, variant.setting, metrics, _note(seen["per_completion"].value, metrics["per_completion"], base),
+        idle=bool(variant.knob) and list(outcomes) == list(base),
+    )  # fmt: skip
+
+
+def _coarse(seen: Reading) -> float:
+    """Half the width of the bucket that an observed quantile lies in, as a share of it."""
+    if seen.value and seen.lower is not None and seen.upper is not None:
+        return (seen.upper - seen.lower) / 2 / seen.value
+    return 0.0
+
+
+def _note(before: float | None, after: Prediction, base: Sequence[Outcome]) -> str:
+    """Whether a loop of preemptions begins or ends; said only where the simulation shows the one that is there."""
+    simulated = centre(base, "per_completion")
+    if before is None or after.value is None or simulated is None:
+        return ""
+    if min(before, simulated) >= LOOP > after.value:
+        return "ends the loop of preemptions"
+    return "a loop of preemptions" if after.value >= LOOP > max(before, simulated) else ""
+
+
+def trust(misses: Mapping[str, float]) -> str:
+    """How far the simulation is from what was observed, in words; never good where one measure is off by half."""
+    if not misses:
+        return "nothing was observed to hold the simulation against"
+    off = median(misses.values())
+    text = f"the simulation misses what was observed by {off:.0%} (median of {len(misses)} measures)"
+    word, end = ("good", "") if off <= GOOD else ("fair", "; small differences mean nothing")
+    if off > FAIR:
+        word, end = "poor", "; trust the direction alone"
+    far = [f"{NAMES[name]} by {misses[name]:.0%}" for name in METRICS if HALF < misses.get(name, 0.0) <= WILD]
+    wild = [NAMES[name] for name in METRICS if misses.get(name, 0.0) > WILD]
+    if word == "good" and (far or wild):
+        word = "fair"
+    if far:
+        end += f"; it misses {', '.join(far)}"
+    if wild:
+        end += f"; it does not reproduce {', '.join(wild)}, of which only the direction counts"
+    return f"{word}: {text}{end}"

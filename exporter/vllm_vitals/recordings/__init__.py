@@ -1,0 +1,1 @@
+"""Recordings of scrapes: the file format, replay, and the flight recorder that writes them."""

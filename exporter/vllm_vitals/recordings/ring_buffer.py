@@ -1,0 +1,100 @@
+"""The last minutes of one target's scrapes in memory, small: each body is kept as what the next one changed.
+
+Input: scrapes in order. Output: the same scrapes, byte for byte. Invariant: never more than the given seconds and
+bytes; the oldest go first, which costs nothing because each is told by its successor.
+"""
+
+import zlib
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from vllm_vitals.core.snapshot import Scrape
+
+_CHANGED, _WHOLE = b"c", b"w"
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A scrape without its body, and the body packed against the next one; none for the newest and for failures."""
+
+    scrape: Scrape
+    had_body: bool
+    packed: bytes = b""
+
+
+class ScrapeRingBuffer:
+    """``seconds`` of scrapes in at most ``max_bytes``."""
+
+    def __init__(self, seconds: float, max_bytes: int) -> None:
+        self._seconds, self._max_bytes = seconds, max_bytes
+        self._kept: deque[_Kept] = deque()
+        self._body: bytes | None = None  # the newest body there is
+        self._newest: _Kept | None = None  # whose it is
+        self._packed_bytes = 0
+
+    def push(self, scrape: Scrape) -> None:
+        """Add the newest scrape."""
+        kept = _Kept(replace(scrape, body=None), scrape.body is not None)
+        if scrape.body is not None:
+            if self._newest is not None and self._body is not None:
+                self._newest.packed = pack(self._body, scrape.body)
+                self._packed_bytes += len(self._newest.packed)
+            self._body, self._newest = scrape.body, kept
+        self._kept.append(kept)
+        while self._kept and (self._kept[0].scrape.at < scrape.at - self._seconds or self.nbytes > self._max_bytes):
+            self._drop_oldest()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of bodies held."""
+        return self._packed_bytes + len(self._body or b"")
+
+    def copy(self) -> "list[tuple[Scrape, bytes | None]]":
+        """What `unroll` needs, oldest first; cheap, and safe to hand to another thread."""
+        return [
+            (kept.scrape, (self._body if kept is self._newest else kept.packed) if kept.had_body else None)
+            for kept in self._kept
+        ]
+
+    def _drop_oldest(self) -> None:
+        oldest = self._kept.popleft()
+        self._packed_bytes -= len(oldest.packed)
+        if oldest is self._newest:
+            self._newest = self._body = None
+
+
+def unroll(kept: Iterable[tuple[Scrape, bytes | None]]) -> list[Scrape]:
+    """The scrapes of a `ScrapeRingBuffer.copy`, oldest first."""
+    return list(_backwards(list(kept)))[::-1]
+
+
+def _backwards(kept: list[tuple[Scrape, bytes | None]]) -> Iterator[Scrape]:
+    later: bytes | None = None
+    for scrape, data in reversed(kept):
+        if data is None:
+            yield scrape
+            continue
+        later = data if later is None else unpack(data, later)
+        yield replace(scrape, body=later)
+
+
+def pack(body: bytes, later: bytes) -> bytes:
+    """``body`` as its lines that ``later`` has otherwise; whole where the two are built differently."""
+    lines, others = body.split(b"\n"), later.split(b"\n")
+    if len(lines) != len(others):
+        return _WHOLE + zlib.compress(body, 1)
+    changed = [b"%d %b" % (n, line) for n, (line, other) in enumerate(zip(lines, others, strict=True)) if line != other]
+    return _CHANGED + zlib.compress(b"\n".join(changed), 1)
+
+
+def unpack(packed: bytes, later: bytes) -> bytes:
+    """The body that `pack` made ``packed`` of."""
+    text = zlib.decompress(packed[1:])
+    if packed[:1] == _WHOLE:
+        return text
+    lines = later.split(b"\n")
+    for change in text.split(b"\n") if text else ():
+        number, _, line = change.partition(b" ")
+        lines[int(number)] = line
+    return b"\n".join(lines)

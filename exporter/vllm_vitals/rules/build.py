@@ -1,0 +1,116 @@
+"""Rules, routes and runbooks as texts by file name.
+
+Input: the config (defaults, or a user's overrides). Output: files under --out. Invariant: the same config gives the
+same bytes, and nothing is written that the linter finds fault with.
+"""
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from vllm_vitals.generated import MODES
+from vllm_vitals.rules import (
+    baseline_rules,
+    concurrency,
+    meta,
+    native,
+    native_state,
+    page,
+    presence,
+    raw,
+    routing,
+    runbook,
+    slo,
+    ticket,
+)
+from vllm_vitals.rules.config import Config
+from vllm_vitals.rules.lint import lint
+from vllm_vitals.rules.model import Group, Recording, dump, groups_dict
+from vllm_vitals.rules.transforms import PASSES, only_native
+
+
+def rules(config: Config, modes: frozenset[str] = frozenset(MODES)) -> dict[str, tuple[Group, ...]]:
+    """Groups by file name without its ending. Without the daemon, alerts that need it are left out."""
+    step = config.evaluation_seconds
+    files: dict[str, tuple[Group, ...]] = {
+        "recording": (
+            Group("vllm_vitals.before", _before(config), step),
+            Group("vllm_vitals.slo", slo.recordings(config), step),
+        ),
+        "alerts": (
+            Group("vllm_vitals.pages", page.alerts(config), step),
+            Group("vllm_vitals.tickets", ticket.alerts(config), step),
+            Group("vllm_vitals.meta", meta.alerts(config), step),
+        ),
+        "native": (Group("vllm_vitals.native", (*native.rules(config), *native_state.rules(config)), step),),
+    }
+    if "native" not in modes:
+        del files["native"]
+    for one in PASSES:
+        files = {name: one(config, groups) for name, groups in files.items()}
+    if "daemon" not in modes:
+        files["alerts"] = only_native(config, files["alerts"])
+    return files
+
+
+def _before(config: Config) -> tuple[Recording, ...]:
+    return (*baseline_rules.rules(config), *concurrency.rules(config), *presence.rules(config), *meta.recordings())
+
+
+def findings(config: Config, files: Mapping[str, tuple[Group, ...]]) -> list[str]:
+    """What the linter says of all files together."""
+    every = tuple(g for groups in files.values() for g in groups)
+    return [str(finding) for finding in lint(config, every, frozenset(runbook.GUIDANCE))]
+
+
+def outputs(config: Config, modes: frozenset[str] = frozenset(MODES), operator: bool = False) -> dict[str, str]:
+    """Every file to write, by path relative to the output directory."""
+    files = rules(config, modes)
+    texts = {f"{name}.yml": _rule_file(name, groups, operator) for name, groups in files.items()}
+    texts["alertmanager.yml"] = dump(routing.document(config))
+    return texts | {f"runbooks/{name}": text for name, text in runbook.render(config, files["alerts"]).items()}
+
+
+def _rule_file(name: str, groups: tuple[Group, ...], operator: bool) -> str:
+    document: dict[str, Any] = groups_dict(groups)
+    if operator:
+        metadata = {"name": f"vllm-vitals-{name}", "labels": {"app.kubernetes.io/name": "vllm-vitals"}}
+        document = {
+            "apiVersion": "monitoring.coreos.com/v1",
+            "kind": "PrometheusRule",
+            "metadata": metadata,
+            "spec": document,
+        }
+    return dump(document)
+
+
+def note_on_links(config: Config) -> str:
+    """One line where the runbook links of these alerts open nowhere but in a checkout; else nothing."""
+    if urlsplit(config.runbook_base).scheme in ("http", "https"):
+        return ""
+    return (
+        f"runbook_base: {config.runbook_base} is a path, which no pager can open: publish the runbooks and give "
+        "their URL (docs/alerts.md, Links)"
+    )
+
+
+def notes_on_slos(config: Config) -> list[str]:
+    """One line for each SLO whose time lies between vLLM's buckets: no series says how many requests met it."""
+    notes = []
+    for slo_ in config.slos:
+        bounds = raw.BOUNDS[slo_.indicator]
+        if slo_.seconds not in bounds:
+            above = bisect_left(bounds, slo_.seconds)
+            near = bounds[max(0, above - 1) : above + 1]
+            notes.append(
+                f"slos: {slo_.name}: {slo_.seconds:g} s is no bucket bound of {slo_.indicator} in vLLM 0.32, so "
+                f"its alert can never fire there; take {' or '.join(f'{bound:g}' for bound in near)}"
+            )
+    return notes
+
+
+def notes(config: Config, *, published: bool) -> list[str]:
+    """What a person should know of a build; ``published``: it is for a site, whose readers have no checkout."""
+    link = note_on_links(config) if published else ""
+    return [*notes_on_slos(config), *([link] if link else [])]

@@ -1,0 +1,53 @@
+"""``vllm-vitals rules build`` and ``rules check``: rules, Alertmanager routes and runbooks."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from vllm_vitals.generated import config_option, drift, mode_option, needing_packages, out_option, report, write
+
+
+def _options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What build and check take alike."""
+    form = click.option(
+        "--format", "form", type=click.Choice(["prometheus", "operator"]), default="prometheus", show_default=True,
+        help="Rule files, or PrometheusRule objects for the operator.",
+    )  # fmt: skip
+    return config_option(mode_option("both")(form(out_option("alerts")(command))))
+
+
+@click.group()
+def rules() -> None:
+    """Generate Prometheus rules, Alertmanager routes and runbooks."""
+
+
+@rules.command()
+@_options
+def build(path: Path | None, modes: frozenset[str], form: str, out: Path) -> None:
+    """Write rules, routes and runbooks."""
+    texts, notes = _generated(path, modes, form)
+    write(out, texts)
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
+
+
+@rules.command()
+@_options
+def check(path: Path | None, modes: frozenset[str], form: str, out: Path) -> None:
+    """Compare the files with what would be written; exit 1 where one differs."""
+    texts, _ = _generated(path, modes, form)
+    report(drift(out, texts, ["runbooks/*.md"]), f"vllm-vitals rules build -o {out}")
+
+
+def _generated(path: Path | None, modes: frozenset[str], form: str) -> tuple[dict[str, str], list[str]]:
+    """The texts, and what a person should know of them."""
+    with needing_packages():
+        from vllm_vitals.rules import build as rules_build  # noqa: PLC0415 - the parser of PromQL is an extra
+        from vllm_vitals.rules.config import Config, load  # noqa: PLC0415
+    config = load(path) if path else Config()
+    if faults := rules_build.findings(config, rules_build.rules(config, modes)):
+        raise click.ClickException("\n".join(faults))
+    notes = rules_build.notes(config, published=path is not None)
+    return rules_build.outputs(config, modes, operator=form == "operator"), notes

@@ -1,0 +1,59 @@
+"""What the runbooks of the meta alerts say. See `guidance` for the rules they follow."""
+
+from vllm_vitals.rules.model import Runbook
+from vllm_vitals.rules.promql import metric
+
+META: dict[str, Runbook] = {
+    "VLLMExporterDown": Runbook(
+        "An exporter that Prometheus scrapes does not answer, or none is there any more though one ran within the last "
+        "thirty days (or as long as Prometheus keeps its data).",
+        "The servers that only it watched are unwatched. Silence from them proves nothing.",
+        ("Is its process there? What does its log end with?", "Can Prometheus reach it?"),
+        (("Exporters and their versions", f"max by (version) ({metric('build_info')})"),),
+        (
+            "Restart it.",
+            "Run two: rules fold them, so nothing pages twice.",
+            "If you went over to native rules, build with `--mode native`: this alert is then left out.",
+        ),
+    ),
+    "VLLMExporterScrapedSeldom": Runbook(
+        "Prometheus scrapes an exporter less often than every 30 seconds. Rules count preemptions, tokens and finished "
+        "requests within a minute, which then holds one sample or none.",
+        "Some alerts stay silent, and the texts of others say unknown.",
+        ("Which `scrape_interval` has the exporter's job? Without one Prometheus takes its global: by default 1m.",),
+        (("Scrapes of each exporter in 5 minutes", f"count_over_time({metric('build_info')}[5m])"),),
+        ("Set `scrape_interval: 15s` on the job (in Kubernetes `interval` of the PodMonitor).",),
+    ),
+    "VLLMExporterStale": Runbook(
+        "The exporter takes a server for up, but its last good scrape is old: it cannot keep up, or a loop of it "
+        "hangs.",
+        "Alerts on this server may be late.",
+        ("Is its CPU at the limit?", "Do scrapes take as long as the interval?"),
+        (
+            ("Age of the last scrape", f"time() - max by (target) ({metric('last_scrape_timestamp_seconds')})"),
+            ("Duration of a scrape", f"max by (target) ({metric('scrape_duration_seconds')})"),
+        ),
+        ("Restart it.", "Shard the targets (`--shard 1/2`, `--shard 2/2`)."),
+        ("stale_seconds",),
+    ),
+    "VLLMUnknownFamilies": Runbook(
+        "The server exposes vLLM families that this release of the exporter does not list. Usually an upgrade of vLLM.",
+        "None as long as no vital sign went absent.",
+        ("Which vital signs are absent since the upgrade?",),
+        (
+            ("Unknown families by server", f"max by (target) ({metric('unknown_vllm_families')}) > 0"),
+            ("Versions", f"max by (target, version) ({metric('server_info')})"),
+        ),
+        (
+            "Upgrade the exporter. If there is no newer release, report the version and a recording (`vllm-vitals "
+            "record`).",
+        ),
+    ),
+    "Watchdog": Runbook(
+        "Always fires, so that its absence can be noticed: Prometheus, Alertmanager and the way to your receiver work.",
+        "None.",
+        ("Did it stop arriving? Then no alert arrives.",),
+        (("It fires", 'ALERTS{alertname="Watchdog"}'),),
+        ("Send it to a dead man's switch that pages when it has not heard for some minutes.",),
+    ),
+}

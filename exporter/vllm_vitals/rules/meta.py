@@ -1,0 +1,127 @@
+"""Alerts about the monitoring itself, and the Watchdog that proves the whole path works.
+
+No rule's output carries the exporter's own job or instance: two exporters for one fleet are one truth.
+"""
+
+from vllm_vitals.rules.config import Config
+from vllm_vitals.rules.model import Alert, Recording, Scope, Severity
+from vllm_vitals.rules.promql import duration, metric, number, on
+from vllm_vitals.rules.selectors import fold
+from vllm_vitals.rules.text import COUNT, TIME, ask, duration_words, label, now, preamble, when
+
+SELF = "vllm-vitals-self"
+
+
+# Exporters that Prometheus read within the hour before the last of them was gone; written for that hour.
+_GONE = "fleet:vllm_vitals_exporters_gone:count"
+_KNOWN = 30 * 86400  # s: how long it is held against them
+# What the rules can do with: rates over a minute, and two scrapes in each (s).
+_LONGEST_INTERVAL, _LOOK = 30, 300
+
+
+def recordings() -> tuple[Recording, ...]:
+    """The memory of exporters that were there."""
+    info = metric("build_info")
+    return (Recording(_GONE, f"count(last_over_time({info}[1h])) and on () absent({info})"),)
+
+
+def alerts(config: Config) -> tuple[Alert, ...]:
+    """All of them."""
+    return (_down(config), _seldom(config), _stale(config), _unknown(config), _watchdog())
+
+
+def _down(config: Config) -> Alert:
+    info = metric("build_info")
+    job = f'up{{job="{config.exporter_job}"}}'
+    scraped = (
+        f"Exporters that answer: {ask(f'sum({job})', COUNT)}; that do not: {ask(f'count({job} == 0)', COUNT, '0')}."
+    )
+    gone = ask(f"last_over_time({_GONE}[{duration(_KNOWN)}])", COUNT)
+    return Alert(
+        "VLLMExporterDown",
+        Severity.TICKET,
+        "meta",
+        Scope.FLEET,
+        # Quiet where no exporter ever ran: in native mode none is meant to.
+        f"(absent({info}) and on () last_over_time({_GONE}[{duration(_KNOWN)}])) or count({job} == 0)",
+        "An exporter that watches vLLM is gone.",
+        preamble(config, Scope.FLEET)
+        + when(f"count({job})", scraped, f"Prometheus has no exporter to scrape any more; it had {gone}.")
+        + " The servers that only these watched are unwatched: silence from them proves nothing.\n"
+        + "Next: look at the exporter's log and restart it; its memory of the last day fills again by itself. If none"
+        " is meant to run any more, build the rules with --mode native.",
+        f"{SELF}:Replicas and versions",
+        hold=300,
+    )
+
+
+def _seldom(config: Config) -> Alert:
+    scrapes = f"count_over_time({metric('build_info')}{fold(config, Scope.FLEET).range(_LOOK)})"
+    return Alert(
+        "VLLMExporterScrapedSeldom",
+        Severity.TICKET,
+        "meta",
+        Scope.FLEET,
+        f"count({scrapes} < {_LOOK // _LONGEST_INTERVAL}) > 0",
+        "Prometheus scrapes an exporter too seldom for these rules.",
+        preamble(config, Scope.FLEET)
+        + f"Prometheus scrapes an exporter every {ask(f'{_LOOK} / min({scrapes})', TIME)} "
+        f"(limit {duration_words(_LONGEST_INTERVAL)}). Rules that count within a minute then find one sample or none: "
+        "they stay silent, and texts say unknown.\n"
+        "Next: set the scrape interval of this job to 15 s (in Kubernetes: of the PodMonitor). Prometheus' own default "
+        "is a minute.",
+        f"{SELF}:Replicas and versions",
+        hold=900,
+    )
+
+
+def _stale(config: Config) -> Alert:
+    target, stale = fold(config, Scope.TARGET), config.limits.stale_seconds
+    age = f"time() - {target.gauge('last_scrape_timestamp_seconds')}"
+    return Alert(
+        "VLLMExporterStale",
+        Severity.TICKET,
+        "meta",
+        Scope.TARGET,
+        f"{age} > {number(stale)} and {on(target.labels)} ({target.gauge('target_up')} == 1)",
+        f"What the exporter says of {label('target')} is old.",
+        preamble(config, Scope.TARGET) + f"The last good scrape of {label('target')} is "
+        f"{ask('time() - ' + now('last_scrape_timestamp_seconds'), TIME)} old"
+        + f" (limit {duration_words(stale)}), although the exporter takes the server for up. Every alert on it may be "
+        "late.\n" + "Next: look at the exporter's CPU and its number of targets; shard it if it is too slow.",
+        f"{SELF}:Duration of a scrape",
+        hold=300,
+    )
+
+
+def _unknown(config: Config) -> Alert:
+    target = fold(config, Scope.TARGET)
+    return Alert(
+        "VLLMUnknownFamilies",
+        Severity.TICKET,
+        "meta",
+        Scope.TARGET,
+        f"{target.gauge('unknown_vllm_families', over='min_over_time', seconds=900)} > 0",
+        f"{label('target')} exposes vLLM metrics that this release of the exporter does not know.",
+        preamble(config, Scope.TARGET)
+        + f"{label('target')} has {ask(now('unknown_vllm_families'), COUNT)} unknown families, most likely after an "
+        "upgrade of vLLM."
+        + " What is known is still read; a renamed family would make its vital sign absent.\n"
+        + "Next: see on the dashboard that no vital sign has gone absent; then upgrade the exporter.",
+        f"{SELF}:Servers",
+        hold=3600,
+    )
+
+
+def _watchdog() -> Alert:
+    return Alert(
+        "Watchdog",
+        Severity.NONE,
+        "meta",
+        Scope.FLEET,
+        "vector(1)",
+        "Alerting works.",
+        "This alert always fires. If it stops arriving at its receiver, alerts no longer reach anybody.",
+        f"{SELF}:Servers not seen",
+        why_no_hold="it must always fire",
+    )

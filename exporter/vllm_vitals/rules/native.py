@@ -1,0 +1,283 @@
+"""Native mode: recording rules that say from raw vLLM series what the daemon says, under the same names.
+
+Input: what vLLM exposes, scraped by Prometheus itself. Output: the `vllm_vitals_*` series whose catalogue entry is
+native, and helpers named level:metric:operation. What PromQL cannot know stays absent. States are in native_state.
+"""
+
+from vllm_vitals.rules import raw
+from vllm_vitals.rules.config import Config
+from vllm_vitals.rules.model import Recording
+from vllm_vitals.rules.promql import Fold, by, metric, number, on
+
+# R is taken over the shortest window that holds enough completions: the fast one, or one of these (s).
+_LONGER = (120, 180, 300, 600)
+
+
+def r_windows(config: Config) -> tuple[int, ...]:
+    """The windows that R chooses from, in seconds."""
+    return (fast(config), *(w for w in _LONGER if w > fast(config)))
+
+
+def fast(config: Config) -> int:
+    """The fast window: never below four scrapes, or a rate has too little to stand on."""
+    return max(int(config.thresholds.fast_window), 4 * config.scrape_seconds)
+
+
+def rules(config: Config) -> tuple[Recording, ...]:
+    """The normalised and the derived series, in the order in which they read each other."""
+    return (
+        *normalised(config),
+        *_counts(config),
+        *_r(config),
+        *_tax(config),
+        *_work(config),
+        *_shares(config),
+        *_abandoned(config),
+    )
+
+
+def _fold(config: Config) -> Fold:
+    return Fold(config.identity, config.evaluation_seconds)
+
+
+def normalised(config: Config) -> tuple[Recording, ...]:
+    """vLLM's series under our names."""
+    waiting = raw.latest(config, ("num_requests_waiting_by_reason",), keep=("reason",))
+    total = raw.latest(config, ("num_requests_waiting",))
+    unsplit = f'label_replace({total}, "reason", "unsplit", "", "")'
+    usage = raw.latest(config, raw.KV_USAGE)
+    window = _fold(config).range(fast(config))
+    highest = raw.folded(config, raw.KV_USAGE, function="max_over_time", window=window)
+    sources = {
+        "preemptions_total": ("num_preemptions_total",),
+        "prompt_tokens_total": ("prompt_tokens_total",),
+        "generation_tokens_total": ("generation_tokens_total",),
+        "prefix_cache_queries_total": raw.PREFIX_QUERIES,
+        "prefix_cache_hits_total": raw.PREFIX_HITS,
+    }
+    return (
+        Recording(metric("requests_running"), raw.latest(config, ("num_requests_running",))),
+        Recording(metric("requests_waiting"), f"{waiting} or ({unsplit} unless {on(config.identity)} {waiting})"),
+        # Values outside [0, 1] were seen (hybrid caches): they say nothing.
+        Recording(metric("kv_cache_usage_ratio"), f"clamp_max(({usage}) >= 0 <= 1.01, 1)"),
+        Recording(metric("kv_cache_usage_max_ratio"), f"clamp_max(({highest}) >= 0 <= 1.01, 1)"),
+        *(Recording(metric(ours), raw.latest(config, theirs)) for ours, theirs in sources.items()),
+        Recording(
+            metric("prompt_tokens_computed_total"),
+            raw.latest(config, ("prompt_tokens_by_source_total",), 'source="local_compute"'),
+        ),
+        Recording(metric("responses_total"), raw.latest(config, ("request_success_total",), keep=("finished_reason",))),
+        *(Recording(record, raw.latest(config, names, *matchers)) for record, names, matchers in _HELPERS),
+    )
+
+
+# Counters that the catalogue does not carry but the derivations need: (record, vLLM's names, matchers).
+_HELPERS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
+    ("engine:vllm_steps:count", ("iteration_tokens_total_count",), ()),
+    ("engine:vllm_first_tokens:count", ("time_to_first_token_seconds_count",), ()),
+    ("engine:vllm_request_prompt_tokens:sum", ("request_prompt_tokens_sum",), ()),
+    ("engine:vllm_request_output_tokens:sum", ("request_generation_tokens_sum",), ()),
+    ("engine:vllm_request_output_tokens:count", ("request_generation_tokens_count",), ()),
+    ("engine:vllm_inter_token_latency_seconds:sum", raw.suffixed(raw.INTER_TOKEN, "_sum"), ()),
+    ("engine:vllm_inter_token_latency_seconds:count", raw.suffixed(raw.INTER_TOKEN, "_count"), ()),
+    (
+        "engine:vllm_inter_token_latency_seconds:within_1s",
+        raw.suffixed(raw.INTER_TOKEN, "_bucket"),
+        (r'le=~"1|1\\.0"',),
+    ),
+    ("engine:vllm_request_preemptions:count", ("request_num_preemptions_count",), ()),
+    ("engine:vllm_request_preemptions:at_most_1", ("request_num_preemptions_bucket",), (r'le=~"1|1\\.0"',)),
+)
+
+
+def _per_window(record: str, what: str, config: Config) -> tuple[Recording, ...]:
+    """``what`` over each window that R may choose (see `_over`)."""
+    return tuple(Recording(f"{record}:increase{w}s", _over(config, w, what)) for w in r_windows(config))
+
+
+def _over(config: Config, window: int, what: str) -> str:
+    """``what`` with RANGE and its length SPAN filled in; a rate times SPAN is an increase (see `Fold.rate`)."""
+    fold = _fold(config)
+    return what.replace("RANGE", fold.range(window)).replace("SPAN", str(fold.span(window)))
+
+
+def _counts(config: Config) -> tuple[Recording, ...]:
+    identity = by(config.identity)
+    finished = (*config.identity, "finished_reason")
+    completions = f"sum {identity} (max {by(finished)} (rate({metric('responses_total')}RANGE) * SPAN))"
+    preemptions = f"max {identity} (rate({metric('preemptions_total')}RANGE) * SPAN)"
+    return (
+        *_per_window("engine:vllm_completions", completions, config),
+        *_per_window("engine:vllm_preemptions", preemptions, config),
+    )
+
+
+def over_r_window(config: Config, expression: str) -> str:
+    """``expression`` (holding RANGE, SPAN or SUFFIX) over the shortest window with enough completions; else nothing."""
+    least = number(config.thresholds.min_completions)
+    choices = " or ".join(
+        f"(({_over(config, w, expression).replace('SUFFIX', f'increase{w}s')})"
+        f" and {on(config.identity)} engine:vllm_completions:increase{w}s >= {least})"
+        for w in r_windows(config)
+    )
+    # Choices that have names of their own would be several series over time: without a name they are one.
+    return f"max {by(config.identity)} ({choices})"
+
+
+def _r(config: Config) -> tuple[Recording, ...]:
+    identity = by(config.identity)
+    repeats = (
+        f"max {identity} (rate(engine:vllm_request_preemptions:countRANGE) * SPAN)"
+        f" - max {identity} (rate(engine:vllm_request_preemptions:at_most_1RANGE) * SPAN)"
+    )
+    finished = f"max {identity} (rate(engine:vllm_request_preemptions:countRANGE) * SPAN)"
+    return (
+        Recording("engine:vllm_completions:r_window", over_r_window(config, "engine:vllm_completions:SUFFIX")),
+        Recording("engine:vllm_preemptions:r_window", over_r_window(config, "engine:vllm_preemptions:SUFFIX")),
+        Recording("engine:vllm_finished_with_count:r_window", over_r_window(config, finished)),
+        Recording("engine:vllm_repeat_preempted:r_window", over_r_window(config, repeats)),
+        Recording(
+            metric("preemptions_per_completion"), "engine:vllm_preemptions:r_window / engine:vllm_completions:r_window"
+        ),
+        Recording(
+            metric("repeat_preemption_ratio"),
+            "engine:vllm_repeat_preempted:r_window / (engine:vllm_finished_with_count:r_window > 0)",
+        ),
+        Recording(metric("preemptions_per_second"), _fold(config).rate("preemptions_total", seconds=fast(config))),
+    )
+
+
+def _tax(config: Config) -> tuple[Recording, ...]:
+    """Recompute tax = p f context / (p f context + useful), and its bounds at f / 2 and 1."""
+    identity, limits = by(config.identity), config.thresholds
+    fold = _fold(config)
+    generated = fold.rate("generation_tokens_total", seconds=fast(config))
+    prompts = computed_prompts(config)
+    length = (
+        f"(max {identity} (rate(engine:vllm_request_prompt_tokens:sumRANGE))"
+        f" + max {identity} (rate(engine:vllm_request_output_tokens:sumRANGE)) / 2)"
+        f" / (max {identity} (rate(engine:vllm_request_output_tokens:countRANGE)) > 0)"
+    )
+    server = tuple(label for label in config.identity if label != "model_name")
+    every = f"0 * {metric('generation_tokens_total')}"
+    cached = _config_info(config, 'enable_prefix_caching=~"(?i:true)"')
+    lost = (
+        f"(({every}) and {on(config.identity)} ({_restored(config)}))"
+        f" or (({every} + {number(limits.lost_share_prefix_caching)}) and {on(server)} {cached})"
+        f" or ({every} + {number(limits.lost_share)})"
+    )
+    thrown = f"{metric('preemptions_per_second')} * engine:vllm_context_tokens:mean"
+    useful = metric("useful_tokens_per_second")
+
+    def tax(share: str) -> str:
+        redone = f"{thrown} * {share}"
+        return f"({redone}) / (({redone} + {useful}) > 0)"
+
+    estimate = "engine:vllm_lost_share:estimate"
+    return (
+        Recording(metric("useful_tokens_per_second"), f"{generated} + ({prompts})"),
+        Recording("engine:vllm_context_tokens:mean", over_r_window(config, length)),
+        Recording(estimate, lost),
+        Recording(metric("recompute_tax_ratio"), tax(estimate)),
+        Recording(metric("recompute_tax_lower_ratio"), tax(f"({estimate} / 2)")),
+        Recording(metric("recompute_tax_upper_ratio"), tax("1")),
+    )
+
+
+def computed_prompts(config: Config) -> str:
+    """Prompt tokens computed a second; where vLLM does not split them by source, those not found in the cache."""
+    fold, seconds = _fold(config), fast(config)
+    computed = fold.rate("prompt_tokens_computed_total", seconds=seconds)
+    prompts = fold.rate("prompt_tokens_total", seconds=seconds)
+    hits = fold.rate("prefix_cache_hits_total", seconds=seconds)
+    return f"{computed} or clamp_min({prompts} - {hits}, 0) or {prompts}"
+
+
+def _config_info(config: Config, matcher: str) -> str:
+    """1 for each engine whose cache_config_info (which has no model_name) matches."""
+    labels = tuple(label for label in config.identity if label != "model_name")
+    choices = []
+    for prefix in config.spellings:
+        choices.append(f'{prefix}cache_config_info{{engine!="",{matcher}}}')
+        choices.append(f'label_replace({prefix}cache_config_info{{engine="",{matcher}}}, "engine", "0", "", "")')
+    union = " or ".join(choices)
+    return f'max {by(labels)} (label_replace({union}, "target", "$1", "instance", "(.+)"))'
+
+
+def _restored(config: Config) -> str:
+    """Engines whose preempted blocks come back from a store: an offload tier, or a connector that is asked for them.
+
+    Those that only move blocks from prefill to decode servers do it once a request (`vllm_vitals.vllm.names`).
+    """
+    window = _fold(config).range(600)
+    asked = raw.folded(config, ("external_prefix_cache_queries_total",), function="rate", window=window)
+    fetch = raw.latest(config, ("num_requests_kv_fetch_by_stage",))
+    moves = raw.latest(config, ("nixl_num_failed_transfers_total", "mooncake_num_failed_transfers_total"))
+    stores = raw.latest(config, ("kv_offload_load_bytes_total", "simple_kv_offload_load_blocks_total"))
+    return f"((({asked}) > 0 or ({fetch}) >= 0) unless {on(config.identity)} (({moves}) >= 0)) or ({stores}) >= 0"
+
+
+def _work(config: Config) -> tuple[Recording, ...]:
+    waiting = waiting_total(config)
+    rate = over_r_window(config, "rate_of_SUFFIX")
+    for w in r_windows(config):
+        rate = rate.replace(f"rate_of_increase{w}s", f"engine:vllm_completions:increase{w}s / {w}")
+    # Where few finish: all that did, over the time in which there was work.
+    longest = r_windows(config)[-1]
+    busy = f"(engine:vllm_work:requests > 0)[{longest}s:{config.evaluation_seconds}s]"
+    rate += (
+        f" or (engine:vllm_completions:increase{longest}s > 0)"
+        f" / (count_over_time({busy}) * {config.evaluation_seconds})"
+    )
+    return (
+        Recording(
+            metric("expected_wait_seconds"), f"(({waiting}) / {on(config.identity)} ({rate})) or ({waiting}) == 0"
+        ),
+        Recording(
+            metric("stall_gaps_per_second"),
+            f"clamp_min(rate(engine:vllm_inter_token_latency_seconds:count{_fold(config).range(fast(config))})"
+            f" - rate(engine:vllm_inter_token_latency_seconds:within_1s{_fold(config).range(fast(config))}), 0)",
+        ),
+    )
+
+
+def waiting_total(config: Config, ago: int = 0) -> str:
+    """Waiting requests of every reason, per victim, ``ago`` seconds back."""
+    return f"sum {by(config.identity)} ({_fold(config).gauge('requests_waiting', offset=ago, keep=('reason',))})"
+
+
+def _shares(config: Config) -> tuple[Recording, ...]:
+    fold, slow = _fold(config), int(config.thresholds.slow_window)
+    window = fold.range(slow)
+    identity = by(config.identity)
+    finished = fold.rate("responses_total", seconds=slow, keep=("finished_reason",))
+    cut = fold.rate("responses_total", 'finished_reason="length"', seconds=slow)
+    count = f"(max {identity} (rate(engine:vllm_request_output_tokens:count{window})) > 0)"
+    hits = fold.rate("prefix_cache_hits_total", seconds=fast(config))
+    queries = fold.rate("prefix_cache_queries_total", seconds=fast(config))
+    return (
+        Recording(metric("truncated_ratio"), f"({cut}) / (sum {identity} ({finished}) > 0)"),
+        Recording(
+            metric("output_tokens_mean"),
+            f"max {identity} (rate(engine:vllm_request_output_tokens:sum{window})) / {count}",
+        ),
+        Recording(
+            metric("prompt_tokens_mean"),
+            f"max {identity} (rate(engine:vllm_request_prompt_tokens:sum{window})) / {count}",
+        ),
+        Recording(metric("prefix_cache_hit_ratio"), f"({hits}) / (({queries}) > 0)"),
+    )
+
+
+def _abandoned(config: Config) -> tuple[Recording, ...]:
+    """First tokens - finished - change in running, less the victims that wait: started, and gone without finishing."""
+    seconds = fast(config)
+    identity = by(config.identity)
+    running = _fold(config).gauge("requests_running")
+    before = _fold(config).gauge("requests_running", offset=seconds)
+    evicted = f"engine:vllm_preemptions:increase{fast(config)}s"
+    queue = f"clamp_min(({waiting_total(config)}) - ({waiting_total(config, fast(config))}), 0)"
+    victims = f"max {identity} (({evicted} < {queue}) or {queue})"
+    started = _over(config, seconds, f"max {identity} (rate(engine:vllm_first_tokens:countRANGE) * SPAN)")
+    gone = f"{started} - engine:vllm_completions:increase{fast(config)}s - (({running}) - ({before})) - {victims}"
+    return (Recording(metric("abandoned_requests_per_second"), f"clamp_min({gone}, 0) / {seconds}"),)

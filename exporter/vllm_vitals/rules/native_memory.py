@@ -1,0 +1,89 @@
+"""Native mode: what must be remembered, told without any record that reads itself.
+
+A record that reads its own last value is lost in a ruler that evaluates rule by rule (backfilling, a replay), and
+depends on how soon a ruler sees what it wrote. So each memory is a few events with their time, written only when they
+happen, and a look back at the newest of them. Invariants: an event is found by comparing two moments at least two
+evaluations apart, so that a ruler that sees its own output one evaluation late finds it too; nothing is remembered
+longer than `KEPT` seconds (`KEPT_SINCE` for the beginning of a state); a ruler that pauses forgets nothing.
+"""
+
+from vllm_vitals.rules.config import Config
+from vllm_vitals.rules.model import Recording
+from vllm_vitals.rules.promql import Fold, by, metric, on
+
+KEPT = 86400  # s: the longest episode that is held together by less than its entry level
+KEPT_SINCE = 7 * 86400  # s
+# An event is written for this long (s) after it happened, so that some missed evaluations do not lose it.
+_NOTICED = 240
+# How far back (s) the value of an earlier evaluation may lie: as far as Prometheus looks by default.
+_PAUSE = 300
+
+
+def _fold(config: Config) -> Fold:
+    return Fold(config.identity, config.evaluation_seconds)
+
+
+def earlier(config: Config, series: str, evaluations: int, function: str = "last_over_time", window: str = "") -> str:
+    """``function`` of a series over ``window``, as it was so many evaluations ago."""
+    fold = _fold(config)
+    return f"{function}({series}{window or fold.range(_PAUSE)} offset {evaluations * config.evaluation_seconds}s)"
+
+
+def _at(config: Config, event: str) -> str:
+    """The time, while ``event`` is true."""
+    return f"max {by(config.identity)} ({event}) * 0 + time()"
+
+
+def latch(config: Config, name: str, enter: str, stay: str, at_once: str = "") -> tuple[Recording, ...]:
+    """``engine:vllm_<name>:latched``, there while the state is held.
+
+    It begins once ``enter`` has held for the hold, or as soon as ``at_once`` is true. It ends once ``stay`` has been
+    false for the release, and when the engine goes down: what it did before proves nothing. ``enter`` and ``stay`` are
+    0 or 1 for every engine; where ``enter`` is 1, so is ``stay``.
+    """
+    fold, limits, identity = _fold(config), config.thresholds, on(config.identity)
+    record = f"engine:vllm_{name}"
+    hold, release = fold.range(limits.hold), fold.range(limits.release)
+    step = config.evaluation_seconds
+    # Of a ruler's own output the newest may be an evaluation old: so the samples are counted over one more.
+    times = f"sum_over_time({record}:enter{fold.range(limits.hold + step)}) >= {int(limits.hold) // step + 1}"
+    held = f"(min_over_time({record}:enter{hold}) == 1 and {identity} {times})"
+    stays = f"max_over_time({record}:stay{release}) == 1"
+    gone = f"max_over_time({record}:stay{fold.range(limits.release + _NOTICED)}) == 1 unless {identity} {stays}"
+    entered, left = (f"max_over_time({record}:{event}{fold.range(KEPT)})" for event in ("entered", "left"))
+    return (
+        Recording(f"{record}:enter", enter),
+        Recording(f"{record}:stay", stay),
+        Recording(f"{record}:entered", _at(config, f"{held} or {at_once}" if at_once else held)),
+        Recording(f"{record}:left", _at(config, f"({gone}) or engine:vllm_down:bool")),
+        # The newest entry is no older than the newest end, if there was one.
+        Recording(f"{record}:latched", f"({entered} >= ({left} or 0 * {entered})) and {identity} ({stays})"),
+    )
+
+
+def before_preemption(
+    config: Config, name: str, series: str, function: str = "last_over_time", window: str = ""
+) -> Recording:
+    """``engine:vllm_<name>:calm``: what ``function`` of ``series`` was just before preemptions began.
+
+    Written as they begin; `calm` reads the newest.
+    """
+    identity = on(config.identity)
+    evicting = metric("preemptions_per_second")
+    began = f"{evicting} > 0 and {identity} ({earlier(config, evicting, 2)} == 0)"
+    value = f"max {by(config.identity)} ({earlier(config, series, 2, function, window)})"
+    return Recording(f"engine:vllm_{name}:calm", f"{value} and {identity} ({began})")
+
+
+def calm(config: Config, name: str) -> str:
+    """What `before_preemption` wrote last."""
+    return f"last_over_time(engine:vllm_{name}:calm{_fold(config).range(KEPT)})"
+
+
+def changed(config: Config, record: str, series: str) -> Recording:
+    """When the number in ``series`` last became another, or first was there: read the newest within `KEPT_SINCE`."""
+    step = config.evaluation_seconds
+    same, before = (f"{series} == {earlier(config, series, ago)}" for ago in (1, 2))
+    other = f"({series} unless ({same} and {before}))"
+    # Two evaluations find each change; the second one knows that it was a step ago.
+    return Recording(record, f"(({other} and {same}) * 0 - {step} or {other} * 0) + time()")

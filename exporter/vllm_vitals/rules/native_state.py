@@ -1,0 +1,183 @@
+"""Native mode: the state of each engine, with hold and release, in PromQL.
+
+Input: the series of `native`. Output: ``state``, ``state_since_timestamp_seconds`` and ``target_up``. Exactly one state
+holds per engine: the worst. `down` also stands for blind, which PromQL cannot tell apart. No record reads itself
+(`native_memory`).
+"""
+
+from vllm_vitals.core.states import State
+from vllm_vitals.rules import native_evict, raw
+from vllm_vitals.rules.config import Config
+from vllm_vitals.rules.model import Recording
+from vllm_vitals.rules.native import computed_prompts, fast, waiting_total
+from vllm_vitals.rules.native_evict import answers, boolean, preempted
+from vllm_vitals.rules.native_memory import KEPT_SINCE, changed
+from vllm_vitals.rules.promql import Fold, by, metric, number, on
+
+# An engine that has vanished is remembered this long (s), so that its absence can be said.
+REMEMBERED = 3600
+_PRESENT = "engine:vllm_present:timestamp"
+_SEEN = "engine:vllm_seen:timestamp"
+_FOUND = "engine:vllm_stalled:found"
+_RANK = "engine:vllm_state:rank"
+_CHANGED = "engine:vllm_state:changed"
+
+
+def rules(config: Config) -> tuple[Recording, ...]:
+    """The states, in the order in which they read each other."""
+    return (
+        *_presence(config),
+        *_progress(config),
+        *native_evict.rules(config),
+        *_others(config),
+        *_verdict(config),
+    )
+
+
+def _fold(config: Config) -> Fold:
+    return Fold(config.identity, config.evaluation_seconds)
+
+
+def _presence(config: Config) -> tuple[Recording, ...]:
+    """Which engines exist or did so lately, and whether their target answers."""
+    fold = _fold(config)
+    target = by(config.target_identity)
+    last = f"max_over_time({_PRESENT}{fold.range(REMEMBERED)})"
+    labelled = 'label_replace(UP, "target", "$1", "instance", "(.+)")'
+    up = labelled.replace("UP", "up")
+    # Only while its target is listed and silent: one that discovery dropped is forgotten. Only the engines that the
+    # target had at last: it may have served another model before.
+    remembered = (
+        f"({last} >= {on(config.target_identity)} group_left () max {target} ({last}))"
+        f" and {on(config.target_identity)} (max {target} ({up}) == 0)"
+    )
+    known = f"max {target} ({_SEEN})"
+    failures = config.thresholds.failures
+    window = fold.range((failures - 1) * config.scrape_seconds)
+    lately = f"max {target} ({labelled.replace('UP', f'max_over_time(up{window})')})"
+    return (
+        Recording(_PRESENT, f"max {by(config.identity)} (0 * {metric('requests_running')}) + time()"),
+        Recording(_SEEN, f"max {by(config.identity)} ({_PRESENT} or ({remembered}))"),
+        Recording(metric("target_up"), f"max {target} ({up}) and {on(config.target_identity)} {known}"),
+        # Down after as many failed scrapes in a row as the daemon wants; a target that discovery dropped is not down.
+        Recording("engine:vllm_down:bool", f"({_SEEN} * 0 + 1) and {on(config.target_identity)} ({lately} == 0)"),
+    )
+
+
+def _progress(config: Config) -> tuple[Recording, ...]:
+    fold, limits = _fold(config), config.thresholds
+    identity = on(config.identity)
+    work = f"max {by(config.identity)} ({metric('requests_running')}) + {identity} ({waiting_total(config)})"
+
+    def frozen(seconds: float) -> str:
+        """Work throughout, and neither tokens nor steps nor a new maximum of KV usage."""
+        window = fold.range(seconds)
+        shift, step = f"{int(seconds)}s", config.evaluation_seconds
+        # Since a ruler may see its own output one evaluation late, the samples are counted over one more.
+        known = f"count_over_time(engine:vllm_work:requests{fold.range(seconds + step)}) > {int(seconds) // step}"
+        usage = raw.folded(config, raw.KV_USAGE, function="max_over_time", window=window)
+        before = raw.folded(config, raw.KV_USAGE, function="max_over_time", window=f"{window} offset {shift}")
+        return (
+            f"(min_over_time(engine:vllm_work:requests{window}) > 0"
+            f" and {identity} ({fold.rate('generation_tokens_total', seconds=seconds)} == 0)"
+            f" and {identity} ({fold.rate('prompt_tokens_total', seconds=seconds)} == 0)"
+            f" unless {identity} (rate(engine:vllm_steps:count{window}) > 0)"
+            f" unless {identity} ({usage} > {identity} {before})"
+            f" and {identity} {known})"
+        )
+
+    finished = f"sum {by(config.identity)} ({metric('responses_total')}) > 0"
+    asleep = raw.latest(config, ("engine_sleep_state",), 'sleep_state="awake"')
+    # Until it is down, one that was found stalled and stopped answering is still stalled.
+    lately = fold.range((limits.failures + 1) * config.scrape_seconds)
+    return (
+        Recording("engine:vllm_work:requests", work),
+        Recording("engine:vllm_asleep:bool", f"({asleep}) == bool 0"),
+        Recording(
+            "engine:vllm_frozen:bool",
+            f"({frozen(limits.stall_after)} and {identity} ({finished})) or {frozen(limits.stall_after_start)}",
+        ),
+        # A server that no longer answers looks frozen too: only one that answers now can be found stalled.
+        Recording(
+            _FOUND,
+            f"engine:vllm_frozen:bool and {answers(config)} unless {identity} (engine:vllm_asleep:bool == 1)"
+            # Under preemptions a frozen engine is a spiral that starves itself.
+            f" unless {identity} {preempted(config)} unless {on(config.target_identity)} {_moving(config)}",
+        ),
+        Recording(
+            "engine:vllm_stalled:bool",
+            f"max {by(config.identity)} ({_FOUND} or (engine:vllm_frozen:bool and {identity}"
+            f" last_over_time({_FOUND}{lately}) and {on(config.target_identity)} ({metric('target_up')} == 0)))"
+            " * 0 + 1",
+        ),
+    )
+
+
+def _moving(config: Config) -> str:
+    """Servers that are falling asleep, waking, or taking new weights (vLLM 0.31 on): no token is expected of them."""
+    names = ("rl_weight_update_operations_in_flight", "sleep_mode_operations_in_flight")
+    series = " or ".join(prefix + name for name in names for prefix in config.spellings)
+    return f'(max {by(config.target_identity)} (label_replace({series}, "target", "$1", "instance", "(.+)")) > 0)'
+
+
+def _others(config: Config) -> tuple[Recording, ...]:
+    """Starved, and the plain conditions that need no memory."""
+    fold, limits, identity = _fold(config), config.thresholds, on(config.identity)
+    window = fold.range(fast(config))
+    mean = (
+        f"rate(engine:vllm_inter_token_latency_seconds:sum{window})"
+        f" / (rate(engine:vllm_inter_token_latency_seconds:count{window}) > 0)"
+    )
+    hour = fold.range(3600)
+    prefill = computed_prompts(config)
+    generated = fold.rate("generation_tokens_total", seconds=fast(config))
+    queued = f"(engine:vllm_waiting:requests >= bool 1)[{fast(config) + 1}s:{config.evaluation_seconds}s]"
+    return (
+        Recording("engine:vllm_inter_token_latency_seconds:mean", mean),
+        Recording(
+            "engine:vllm_starved:bool",
+            boolean(
+                config,
+                f"(engine:vllm_inter_token_latency_seconds:mean >= {number(limits.starved_latency_factor)}"
+                f" * quantile_over_time(0.5, engine:vllm_inter_token_latency_seconds:mean{hour}))"
+                f" and {identity} (({prefill}) >= {number(limits.starved_prefill_factor)} * ({generated}))"
+                f" and {identity} ({metric('preemptions_per_second')} == 0)",
+            ),
+        ),
+        Recording("engine:vllm_queued:share", f"avg_over_time({queued})"),
+    )
+
+
+def _verdict(config: Config) -> tuple[Recording, ...]:
+    """The worst condition that holds, once per engine; then every state as 0 or 1."""
+    limits, identity = config.thresholds, by(config.identity)
+    known = f"{metric('preemptions_per_second')} or {metric('useful_tokens_per_second')}"
+    window = _fold(config).range(fast(config))
+    conditions: tuple[tuple[State, str], ...] = (
+        (State.DOWN, "engine:vllm_down:bool == 1"),
+        (State.STALLED, "engine:vllm_stalled:bool == 1"),
+        (State.ASLEEP, "engine:vllm_asleep:bool == 1"),
+        (State.DEATH_SPIRAL, "engine:vllm_death_spiral:latched"),
+        (State.THRASHING, "engine:vllm_thrashing:latched"),
+        (State.STARVED, f"min_over_time(engine:vllm_starved:bool{window}) == 1"),
+        (State.PREEMPTING, f"{metric('preemptions_per_second')} > 0"),
+        (State.SATURATED, f"engine:vllm_queued:share >= {number(limits.saturated_share)}"),
+        (State.KV_PRESSURE, f"{metric('kv_cache_usage_max_ratio')} >= {number(limits.kv_pressure_ratio)}"),
+        (
+            State.IDLE,
+            f"max_over_time(engine:vllm_work:requests{window}) == 0 and ({metric('useful_tokens_per_second')} == 0)",
+        ),
+        (State.HEALTHY, known),
+        (State.UNKNOWN, _SEEN),
+    )
+    chosen = " or ".join(f"(max {identity} ({condition})) * 0 + {state.rank}" for state, condition in conditions)
+    return (
+        # Windows outlive an engine that has gone; its state does not.
+        Recording(_RANK, f"({chosen}) and {on(config.identity)} {_SEEN}"),
+        *(Recording(metric("state"), f"{_RANK} == bool {state.rank}", {"state": str(state)}) for state in State),
+        changed(config, _CHANGED, _RANK),
+        Recording(
+            metric("state_since_timestamp_seconds"),
+            f"max_over_time({_CHANGED}{_fold(config).range(KEPT_SINCE)}) and {on(config.identity)} {_RANK}",
+        ),
+    )

@@ -1,0 +1,138 @@
+"""Service-level objectives: shares of good requests, and burn alerts over several windows.
+
+Input: `Config.slos`. Output: recordings of good and total requests per model, and the burn rules. Windows and factors
+are the Google SRE workbook's (chapter 5): a page needs the long and the short window both burning, so it starts soon
+and stops soon. A request that never got its first token is in no histogram: stalls are the state's to find.
+"""
+
+from vllm_vitals.rules import raw
+from vllm_vitals.rules.config import Config, Slo
+from vllm_vitals.rules.model import Alert, Recording, Scope, Severity
+from vllm_vitals.rules.promql import Fold, by, duration, metric, number
+from vllm_vitals.rules.selectors import but_batch
+from vllm_vitals.rules.text import COUNT, PERCENT, RATIO, ask, each, label, percent, preamble
+
+HISTOGRAMS = {
+    "ttft": "ttft_seconds",
+    "tpot": "tpot_seconds",
+    "inter_token": "inter_token_latency_seconds",
+    "e2e": "e2e_latency_seconds",
+    "queue_time": "queue_time_seconds",
+}
+WORDS = {
+    "ttft": "time to first token",
+    "tpot": "time per output token",
+    "inter_token": "gap between two tokens",
+    "e2e": "time from arrival to finish",
+    "queue_time": "time in the queue",
+}
+# (severity, long window s, short window s, factor, share of a 30-day budget that is gone when it fires)
+WINDOWS = (
+    (Severity.PAGE, 3600, 300, 14.4, "2 %"),
+    (Severity.PAGE, 21600, 1800, 6.0, "5 %"),
+    (Severity.TICKET, 86400, 7200, 3.0, "10 %"),
+    (Severity.TICKET, 259200, 21600, 1.0, "10 %"),
+)
+_SHORT = 300
+KEEP = 600  # a page outlasts a pause of its incident, and a restart of the exporter
+GOOD, TOTAL = "model:vllm_vitals_slo_good:rate5m", "model:vllm_vitals_slo_total:rate5m"
+
+
+def burn(window: int) -> str:
+    """The record of how fast the budget burns over ``window`` seconds (1 is just sustainable)."""
+    return f"model:vllm_vitals_slo_burn:ratio{duration(window)}"
+
+
+def _per_model(config: Config, slo: Slo, le: str) -> str:
+    """Requests a second at or below a bucket: the daemon's series, else vLLM's own; folded, then summed over engines.
+
+    Those of targets whose users can wait are in no promise.
+    """
+    fold = Fold(config.identity, config.evaluation_seconds)
+    models = f'model_name=~"{slo.models}"'
+    daemon = fold.rate(HISTOGRAMS[slo.indicator] + "_bucket", f'le=~"{le}"', models, seconds=_SHORT)
+    names = raw.suffixed(raw.INDICATORS[slo.indicator], "_bucket")
+    native = raw.folded(config, names, f'le=~"{le}"', models, function="rate", window=fold.range(_SHORT))
+    return f"sum {by(config.model_identity)} (({daemon} or {native}) {but_batch(config)})"
+
+
+def _le(value: float) -> str:
+    """``le`` may be written ``1`` or ``1.0``."""
+    plain = number(value)
+    return plain.replace(".", "\\\\.") if "." in plain else f"{plain}|{plain}\\\\.0"
+
+
+def recordings(config: Config) -> tuple[Recording, ...]:
+    """Good and total rates, and from them the burn over every window, weighted by traffic."""
+    step = config.evaluation_seconds
+    rules: list[Recording] = []
+    for slo in config.slos:
+        labels = {"slo": slo.name}
+        rules.append(Recording(GOOD, _per_model(config, slo, _le(slo.seconds)), labels))
+        rules.append(Recording(TOTAL, _per_model(config, slo, r"\\+Inf"), labels))
+        for window in sorted({w for _, long, short, _, _ in WINDOWS for w in (long, short)}):
+            span = Fold((), step).range(window)
+            mine = f'{{slo="{slo.name}"}}'
+            good, total = f"avg_over_time({GOOD}{mine}{span})", f"avg_over_time({TOTAL}{mine}{span})"
+            budget = number(round(1 - slo.share, 9))
+            rules.append(Recording(burn(window), f"(1 - {good} / ({total} > 0)) / {budget}"))
+    return tuple(rules)
+
+
+def burning(config: Config, slo: Slo, severity: Severity, *matchers: str) -> str:
+    """Models that burn this SLO in both windows of any pair of this severity, with enough requests to judge."""
+    mine = ",".join((f'slo="{slo.name}"', *matchers))
+    least = number(round(config.limits.slo_samples / _SHORT, 9))
+    pairs = " or ".join(
+        f"({burn(long)}{{{mine}}} > {number(factor)} and {burn(short)}{{{mine}}} > {number(factor)} and "
+        f"avg_over_time({TOTAL}{{{mine}}}[{duration(short)}]) * {number(short / _SHORT)} >= {least})"
+        for level, long, short, factor, _ in WINDOWS
+        if level is severity
+    )
+    return f"max {by((*config.model_identity, 'slo'))} ({pairs})"
+
+
+def alerts(config: Config, *patient: str) -> tuple[Alert, ...]:
+    """One alert per SLO and severity; ``patient`` are matchers that leave batch services out."""
+    return tuple(
+        _alert(config, slo, severity, patient) for slo in config.slos for severity in (Severity.PAGE, Severity.TICKET)
+    )
+
+
+def _alert(config: Config, slo: Slo, severity: Severity, patient: tuple[str, ...]) -> Alert:
+    promise = f"{percent(slo.share)} of requests with a {WORDS[slo.indicator]} of at most {number(slo.seconds)} s"
+    length = f"outputs of {number(slo.output_tokens.mean)} tokens on average, p99 {number(slo.output_tokens.p99)}"
+    mine = f'&,slo="{slo.name}"'
+    length_now = f"max({metric('output_tokens_mean')}{{&}})"
+    states = f'count by (state) (max by (target, engine, state) ({metric("state")}{{&,state!~"healthy|idle"}}) == 1)'
+    windows = "; ".join(
+        f"{ask(f'max({burn(long)}{{{mine}}})', RATIO)} over {duration(long)} and "
+        f"{ask(f'max({burn(short)}{{{mine}}})', RATIO)} over {duration(short)} (limit {number(factor)} in both)"
+        for level, long, short, factor, _ in WINDOWS
+        if level is severity
+    )
+    spent = " or ".join(f"{share} within {duration(long)}" for level, long, _, _, share in WINDOWS if level is severity)
+    return Alert(
+        name="VLLMSLOBurn",
+        severity=severity,
+        signal="slo",
+        scope=Scope.MODEL,
+        expr=burning(config, slo, severity, *patient),
+        hold=0,
+        keep=KEEP if severity is Severity.PAGE else 0,
+        why_no_hold="both windows must already agree, and the short one ends it",
+        summary=f"{label('model_name')} breaks its promise {slo.name} fast enough to spend the error budget.",
+        description=preamble(config, Scope.MODEL)
+        + f"The promise {slo.name}: {promise}.\n"
+        + f"{'DO NOW' if severity is Severity.PAGE else 'Next'}: read the state of the worst engine; its page or "
+        "ticket names the first step. If all are healthy, the load outgrew the fleet: add replicas or cap clients at "
+        "the gateway.\n"
+        + f"Bad requests in the last 5 minutes: {ask(f'max(1 - {GOOD}{{{mine}}} / {TOTAL}{{{mine}}})', PERCENT)}"
+        + f" of {ask(f'max({TOTAL}{{{mine}}}) * {_SHORT}', COUNT)}.\n"
+        + f"Budget burn, where 1 is just sustainable: {windows}. At the limits it spends {spent} of the 30-day "
+        "budget.\n"
+        + f"It was promised for {length}. Now the mean is {ask(length_now, COUNT)} tokens.\n"
+        + f"Engines of this model that are not healthy: {each(states, '{{ .Value }} {{ .Labels.state }}', 'none')}.",
+        dashboard="vllm-vitals-overview:Time to first token p99, by model",
+        labels={"slo": slo.name},
+    )

@@ -1,0 +1,12 @@
+"""The alerts for working hours: it will hurt, or hurts slowly, or a promise rests on an assumption that broke."""
+
+from vllm_vitals.rules import slo, ticket_answers, ticket_load, ticket_presence
+from vllm_vitals.rules.config import Config
+from vllm_vitals.rules.model import Alert, Severity
+from vllm_vitals.rules.selectors import interactive
+
+
+def alerts(config: Config) -> tuple[Alert, ...]:
+    """All tickets about engines, models and workloads."""
+    burns = tuple(alert for alert in slo.alerts(config, *interactive(config)) if alert.severity is Severity.TICKET)
+    return (*ticket_load.alerts(config), *ticket_answers.alerts(config), *ticket_presence.alerts(config), *burns)

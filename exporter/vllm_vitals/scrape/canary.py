@@ -1,0 +1,108 @@
+"""The canary: one tiny request of the model's own task at a time, for hangs that metrics cannot show.
+
+Inputs: a target with a plan, its newest snapshot. Output: `Canary` results, told to the target's judge. Invariant: at
+most one request per target is in flight, none goes to a target that sleeps or does not answer, and each asks for one
+token.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from vllm_vitals.core.snapshot import Canary, Role, TargetSnapshot
+from vllm_vitals.core.states import State
+from vllm_vitals.scrape.target import CanaryPlan, Target
+
+Task = Literal["completions", "chat", "embeddings"]
+# Asks a path beside /metrics; the status. Raises TimeoutError at the deadline (s), CanaryError where no answer came.
+Post = Callable[[Target, str, Mapping[str, Any], float], Awaitable[int]]
+
+_PATHS: Mapping[Task, str] = {
+    "completions": "v1/completions",
+    "chat": "v1/chat/completions",
+    "embeddings": "v1/embeddings",
+}
+_NOT_THIS_TASK = frozenset({400, 404, 405, 422, 501})  # vLLM's ways to say that a model does not do that
+
+
+class CanaryError(Exception):
+    """A canary could not be asked. The text is one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One canary and what to ask the next time."""
+
+    result: Canary
+    next_task: Task
+
+
+def payload(task: Task, model: str) -> dict[str, Any]:
+    """The smallest request of a task: one short input, one token out."""
+    if task == "embeddings":
+        return {"model": model, "input": "1"}
+    one_token = {"model": model, "max_tokens": 1, "temperature": 0}
+    if task == "chat":
+        return {**one_token, "messages": [{"role": "user", "content": "1"}]}
+    return {**one_token, "prompt": "1"}
+
+
+def first_task(plan: CanaryPlan, role: Role | None) -> Task:
+    """What to begin with; `auto` begins with completions, or embeddings at a pooling engine."""
+    for task in _PATHS:
+        if plan.task == task:
+            return task
+    return "embeddings" if role is Role.POOLING else "completions"
+
+
+def other_task(plan: CanaryPlan, task: Task) -> Task:
+    """What to try after the server said that its model does not do ``task``."""
+    order = list(_PATHS)
+    return order[(order.index(task) + 1) % len(order)] if plan.task == "auto" else task
+
+
+def model_of(plan: CanaryPlan, snapshot: TargetSnapshot | None) -> str | None:
+    """Whom to ask for; None where nobody should be asked now."""
+    if snapshot is None or not snapshot.up or any(engine.state is State.ASLEEP for engine in snapshot.engines):
+        return None
+    return plan.model or next((e.key.model_name for e in snapshot.engines if e.key.model_name), None)
+
+
+async def ask(target: Target, plan: CanaryPlan, task: Task, model: str, post: Post, now: Callable[[], float]) -> Asked:
+    """Send one canary and wait for its end."""
+    sent_at = now()
+    try:
+        status = await post(target, _PATHS[task], payload(task, model), plan.deadline)
+    except TimeoutError:
+        why = f"no answer from /{_PATHS[task]} within {plan.deadline:g} s"
+        return Asked(Canary(sent_at, plan.deadline, "timeout", why), task)
+    except CanaryError as error:
+        return Asked(Canary(sent_at, now() - sent_at, "error", str(error)), task)
+    took = now() - sent_at
+    if status == 200:
+        return Asked(Canary(sent_at, took, "ok"), task)
+    then = other_task(plan, task) if status in _NOT_THIS_TASK else task
+    return Asked(Canary(sent_at, took, "error", f"HTTP {status} from /{_PATHS[task]}"), then)
+
+
+async def run(
+    target: Target,
+    plan: CanaryPlan,
+    post: Post,
+    now: Callable[[], float],
+    look: Callable[[], TargetSnapshot | None],
+    tell: Callable[[Canary], None],
+    first_wait: float,
+) -> None:
+    """Send canaries at the plan's pace until cancelled."""
+    loop, task = asyncio.get_running_loop(), first_task(plan, target.role)
+    due = loop.time() + first_wait
+    while True:
+        await asyncio.sleep(due - loop.time())
+        due = max(due + plan.interval, loop.time())
+        model = model_of(plan, look())
+        if model is not None:
+            asked = await ask(target, plan, task, model, post, now)
+            task = asked.next_task
+            tell(asked.result)

@@ -1,0 +1,215 @@
+"""Targets that come and go: file_sd and http_sd in Prometheus' formats, and DNS.
+
+Inputs: a `Source`, a way to fetch, a resolver. Output: the list that was found last. Invariant: a source that fails
+keeps its last good list and says why, once; one that answers replaces it at once, also by nothing.
+"""
+
+import asyncio
+import glob
+import socket
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from vllm_vitals.core.snapshot import Scrape
+from vllm_vitals.log import Logger
+from vllm_vitals.scrape.target import Credentials, Target, Tls, shown
+from vllm_vitals.scrape.target_groups import MAX_FOUND, Found, SourceError, parse_groups
+
+MAX_FILE_BYTES = 16 * 1024 * 1024
+MAX_FILES = 1_000
+DNS_DEADLINE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class FileSource:
+    """Files of target groups, JSON or YAML; the last part of a path may hold ``*``. Looked at every ``refresh`` s."""
+
+    files: tuple[str, ...]
+    refresh: float = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSource:
+    """A URL that answers target groups in JSON."""
+
+    url: str = field(repr=False)
+    refresh: float = 60.0
+    credentials: Credentials = field(default_factory=Credentials)
+    tls: Tls = field(default_factory=Tls)
+
+
+@dataclass(frozen=True, slots=True)
+class DnsSource:
+    """Names whose records are targets. A and AAAA records need ``port``; SRV records bring their own."""
+
+    names: tuple[str, ...]
+    type: Literal["A", "AAAA", "SRV"] = "SRV"
+    port: int = 8000
+    refresh: float = 30.0
+
+
+Source = FileSource | HttpSource | DnsSource
+Fetch = Callable[[Target], Awaitable[Scrape]]
+Resolve = Callable[[str, str, int], Awaitable[list[str]]]  # name, type, port -> addresses; none: no such name
+
+
+class Discovery:
+    """Keeps one source's list, ``found``, fresh."""
+
+    def __init__(self, source: Source, fetch: Fetch, log: Logger, resolve: Resolve | None = None) -> None:
+        self.found: list[Found] = []
+        self._log = log
+        self._reader = _reader(source, fetch, resolve or resolve_name)
+        self._said = ""
+
+    async def refresh(self) -> bool:
+        """Read the source again; whether its list changed."""
+        try:
+            found, problems = await self._reader.read()
+        except Exception as error:  # a bug must not end the watch
+            found, problems = self.found, [f"{type(error).__name__}: {error}"[:300]]
+        self._say("; ".join(problems))
+        changed = found != self.found
+        self.found = found
+        return changed
+
+    async def run(self, changed: Callable[[], Awaitable[None]]) -> None:
+        """Refresh at the source's pace until cancelled; ``changed`` is awaited after each change."""
+        while True:
+            await asyncio.sleep(self._reader.source.refresh)
+            if await self.refresh():
+                await changed()
+
+    def _say(self, problem: str) -> None:
+        """Each new problem once, and once that it is over."""
+        if problem and problem != self._said:
+            self._log.warning("discovery_failed", why=problem, keeps="what was found last")
+        elif self._said and not problem:
+            self._log.info("discovery_recovered", targets=len(self.found))
+        self._said = problem
+
+
+def _reader(source: Source, fetch: Fetch, resolve: Resolve) -> "_Reader":
+    if isinstance(source, FileSource):
+        return _Reader(source, lambda: _matching(source.files), _read_file)
+    if isinstance(source, HttpSource):
+        return _Reader(source, lambda: [source.url], lambda _: _read_http(source, fetch))
+    return _Reader(source, lambda: source.names, lambda name: _read_dns(source, name, resolve))
+
+
+class _Reader:
+    """One source: each of its parts (file, URL, name) keeps its own last good list."""
+
+    def __init__(
+        self, source: Source, parts: Callable[[], Iterable[str]], read: Callable[[str], Awaitable[list[Found]]]
+    ) -> None:
+        self.source = source
+        self._parts, self._read_part = parts, read
+        self._kept: dict[str, list[Found]] = {}
+        self._stamps: dict[str, object] = {}
+
+    async def read(self) -> tuple[list[Found], list[str]]:
+        """What all parts say now, and what was wrong."""
+        parts, problems = list(self._parts()), []
+        self._kept = {part: self._kept.get(part, []) for part in parts}
+        for part in parts:
+            try:
+                await self._refresh(part)
+            except SourceError as error:
+                problems.append(str(error))
+        found = [item for items in self._kept.values() for item in items]
+        if len(found) > MAX_FOUND:
+            problems.append(f"{len(found)} targets, more than {MAX_FOUND}: the rest is left out")
+        return found[:MAX_FOUND], problems
+
+    async def _refresh(self, part: str) -> None:
+        stamp = _stamp(part) if isinstance(self.source, FileSource) else None
+        if stamp is not None and self._stamps.get(part) == stamp:
+            return
+        self._stamps.pop(part, None)
+        self._kept[part] = await self._read_part(part)
+        if stamp is not None:
+            self._stamps[part] = stamp  # only after success: a broken file is tried, and complained of, again
+
+
+def _matching(patterns: Iterable[str]) -> list[str]:
+    """The files that there are now; a plain path is listed even where it is missing, so that this is said."""
+    files = [f for pattern in patterns for f in (sorted(glob.glob(pattern)) if "*" in pattern else [pattern])]
+    return list(dict.fromkeys(files))[:MAX_FILES]
+
+
+def _stamp(file: str) -> object:
+    try:
+        now = Path(file).stat()
+    except OSError:
+        return None
+    return now.st_mtime_ns, now.st_size, now.st_ino, now.st_dev
+
+
+async def _read_file(file: str) -> list[Found]:
+    return parse_groups(file, await asyncio.to_thread(_content, file))
+
+
+def _content(file: str) -> bytes:
+    try:
+        with Path(file).open("rb") as handle:
+            content = handle.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise SourceError(f"{file}: {error.strerror}") from None
+    if len(content) > MAX_FILE_BYTES:
+        raise SourceError(f"{file}: larger than {MAX_FILE_BYTES} bytes")
+    return content
+
+
+async def _read_http(source: HttpSource, fetch: Fetch) -> list[Found]:
+    where = shown(source.url)
+    who, tls = source.credentials, source.tls
+    reply = await fetch(Target(where, source.url, source.refresh, min(10.0, source.refresh), credentials=who, tls=tls))
+    if reply.body is None:
+        raise SourceError(f"{where}: {reply.reason}: {reply.detail}")
+    return parse_groups(where, reply.body)
+
+
+async def _read_dns(source: DnsSource, name: str, resolve: Resolve) -> list[Found]:
+    try:
+        async with asyncio.timeout(DNS_DEADLINE_S):
+            addresses = await resolve(name, source.type, source.port)
+    except TimeoutError:
+        raise SourceError(f"dns {source.type} {name}: no answer within {DNS_DEADLINE_S:g} s") from None
+    except OSError as error:
+        raise SourceError(f"dns {source.type} {name}: {error.strerror or error}") from None
+    return [Found(address) for address in sorted(set(addresses))]
+
+
+async def resolve_name(name: str, kind: str, port: int) -> list[str]:
+    """Addresses of a name. Raises OSError where nobody could tell; an empty list means that it has no such records."""
+    if kind == "SRV":
+        return await _resolve_srv(name)
+    family = socket.AF_INET6 if kind == "AAAA" else socket.AF_INET
+    try:
+        rows = await asyncio.get_running_loop().getaddrinfo(name, port, family=family, type=socket.SOCK_STREAM)
+    except socket.gaierror as error:
+        if error.errno in _NO_SUCH_NAME:
+            return []
+        raise
+    hosts = [str(row[4][0]) for row in rows]
+    return [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host in hosts]
+
+
+_NO_SUCH_NAME = {socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)}
+
+
+async def _resolve_srv(name: str) -> list[str]:
+    try:
+        from dns import asyncresolver, exception, resolver  # noqa: PLC0415 - an extra, and slow to import
+    except ImportError:
+        raise OSError("SRV records need dnspython: pip install 'vllm-vitals[dns]'") from None
+    try:
+        answer = await asyncresolver.resolve(name, "SRV", lifetime=DNS_DEADLINE_S)
+    except (resolver.NXDOMAIN, resolver.NoAnswer):
+        return []
+    except exception.DNSException as error:
+        raise OSError(" ".join(str(error).split())[:200]) from None
+    return [f"{record.target.to_text(omit_final_dot=True)}:{record.port}" for record in answer]

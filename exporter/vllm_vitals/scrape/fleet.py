@@ -1,0 +1,122 @@
+"""All targets: which are watched, and the pollers that watch them.
+
+Inputs: a `Config`, a `Fetcher`. Output: pollers with their newest snapshots. Invariant: a slow, dead or absurd target
+costs the others nothing, and a target that is removed leaves nothing behind.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Mapping
+
+from vllm_vitals.clock import Clock
+from vllm_vitals.config.loader import Config
+from vllm_vitals.core.snapshot import Scrape, TargetSnapshot
+from vllm_vitals.core.target_evaluator import TargetEvaluator
+from vllm_vitals.log import Logger
+from vllm_vitals.recordings.flight import Flight, FlightRecorder
+from vllm_vitals.scrape import canary
+from vllm_vitals.scrape.fetch import Fetcher
+from vllm_vitals.scrape.poller import Poller, SettingsFromLogs, phase
+from vllm_vitals.scrape.target import Target
+
+FIRST_POLLS_PER_S = 50  # a handful of targets is tried at once, a thousand over an interval
+CLOSE_S = 3.0  # for recordings to reach the disk when we end
+
+
+def make_judge(target: Target) -> TargetEvaluator:
+    """The judge of a configured target."""
+    judge = TargetEvaluator(target.name, target.thresholds, target.role, target.model_name)
+    judge.learn(target.settings)
+    return judge
+
+
+def _silence(_: str) -> Mapping[str, str]:
+    return {}
+
+
+class Fleet:
+    """The pollers of all targets. ``settings_from_logs`` tells a target's settings from elsewhere, such as its log."""
+
+    def __init__(
+        self, fetcher: Fetcher, clock: Clock, log: Logger, settings_from_logs: SettingsFromLogs = _silence
+    ) -> None:
+        self._fetcher, self._clock, self._log, self._settings_from_logs = fetcher, clock, log, settings_from_logs
+        self._running: dict[str, tuple[Poller, list[asyncio.Task[None]]]] = {}
+        self._histograms = ""
+        self._flight: Flight | None = None
+        self._recorder: FlightRecorder | None = None
+
+    @property
+    def pollers(self) -> list[Poller]:
+        """Every target's poller, in the config's order."""
+        return [poller for poller, _ in self._running.values()]
+
+    async def apply(self, config: Config) -> None:
+        """Start what is new, stop what is gone or changed, leave alone what stays."""
+        same = config.histograms == self._histograms
+        stay = {
+            target.name: self._running[target.name]
+            for target in config.targets
+            if same and target.name in self._running and self._running[target.name][0].target == target
+        }
+        gone = [name for name in self._running if name not in stay]
+        await _end(task for name in gone for task in self._running[name][1])
+        await self._record_as(config.flight, gone)
+        self._histograms = config.histograms
+        self._running = {target.name: stay.get(target.name) or self._start(target, config) for target in config.targets}
+        self._fetcher.settle(config.targets, config.limits.body)
+
+    def _start(self, target: Target, config: Config) -> tuple[Poller, list[asyncio.Task[None]]]:
+        poller = Poller(
+            target,
+            self._fetcher.fetch,
+            make_judge(target),
+            self._clock,
+            self._log,
+            config.histograms,
+            self._fetcher.ask,
+            self._settings_from_logs,
+            self._record,
+        )
+        spread = min(target.interval, len(config.targets) / FIRST_POLLS_PER_S)
+        wait = spread * phase(target.name)
+        tasks = [asyncio.create_task(poller.run(wait), name=f"poll {target.name}")]
+        plan = target.canary
+        if plan is not None:
+            sending = canary.run(
+                target, plan, self._fetcher.post, self._clock.now, lambda: poller.snapshot, poller.on_canary,
+                wait + plan.interval * phase(f"canary {target.name}"),
+            )  # fmt: skip
+            tasks.append(asyncio.create_task(sending, name=f"canary {target.name}"))
+        return poller, tasks
+
+    def _record(self, scrape: Scrape, snapshot: TargetSnapshot) -> None:
+        if self._recorder is not None:
+            self._recorder.observe(scrape, snapshot)
+
+    async def _record_as(self, flight: Flight | None, gone: list[str]) -> None:
+        """Forget targets; with another flight recorder in the config, end the old one first."""
+        if flight != self._flight:
+            await self._close_recorder()
+            self._flight, self._recorder = flight, FlightRecorder(flight, self._log) if flight is not None else None
+        if self._recorder is not None:
+            self._recorder.forget(gone)
+
+    async def _close_recorder(self) -> None:
+        if self._recorder is not None:
+            recorder, self._recorder = self._recorder, None
+            with contextlib.suppress(TimeoutError):  # a disk that hangs must not keep us
+                await asyncio.wait_for(asyncio.to_thread(recorder.close), CLOSE_S)
+
+    async def stop(self) -> None:
+        """End every poller, and every recording with them."""
+        await _end(task for _, tasks in self._running.values() for task in tasks)
+        self._running = {}
+        await self._close_recorder()
+
+
+async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:
+    ending = list(tasks)
+    for task in ending:
+        task.cancel()
+    await asyncio.gather(*ending, return_exceptions=True)

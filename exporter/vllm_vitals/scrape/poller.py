@@ -1,0 +1,105 @@
+"""One target: fetch, judge, render, on its own schedule.
+
+Inputs: a `Target`, a way to fetch it, its judge. Outputs: the newest `TargetSnapshot` and its rendered families,
+replaced whole after each poll. Invariant: polls of one target never overlap, and whatever happens in one, the next
+comes.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping
+from math import ceil, floor
+
+from vllm_vitals.clock import Clock
+from vllm_vitals.core.render import Families, Histograms, TargetRenderer
+from vllm_vitals.core.snapshot import Canary, Scrape, TargetSnapshot
+from vllm_vitals.core.target_evaluator import TargetEvaluator
+from vllm_vitals.log import Logger, log_transitions
+from vllm_vitals.scrape.target import Target
+
+MAX_TICK_S = 0.25
+
+Fetch = Callable[[Target], Awaitable[Scrape]]
+ProbeServer = Callable[[Target], Awaitable[tuple[Mapping[str, str], str]]]  # settings and version that the server tells
+SettingsFromLogs = Callable[
+    [str], Mapping[str, str]
+]  # settings of the target by that name from elsewhere, such as its log
+Record = Callable[[Scrape, TargetSnapshot], None]
+
+
+def phase(name: str) -> float:
+    """Where in its interval a target is polled, 0 to 1: stable, and spread evenly over many targets."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:6], "big") / 2**48
+
+
+def next_due(now: float, interval: float, offset: float) -> float:
+    """The first point of a target's grid that lies at least half an interval ahead."""
+    return (floor((now + interval / 2 - offset) / interval) + 1) * interval + offset
+
+
+def on_tick(at: float, interval: float) -> float:
+    """The next point at which polls start: those of many targets go together, with warm caches, a third cheaper."""
+    tick = min(MAX_TICK_S, interval / 20)
+    return ceil(at / tick) * tick
+
+
+class Poller:
+    """Polls one target for ever."""
+
+    def __init__(
+        self,
+        target: Target,
+        fetch: Fetch,
+        evaluator: TargetEvaluator,
+        clock: Clock,
+        log: Logger,
+        histograms: Histograms = "all",
+        probe_server: ProbeServer | None = None,
+        settings_from_logs: SettingsFromLogs | None = None,
+        record: Record | None = None,
+    ) -> None:
+        self.target = target
+        self.snapshot: TargetSnapshot | None = None
+        self.families: Families = {}
+        self._fetch, self._evaluator, self._clock, self._log = fetch, evaluator, clock, log
+        self._probe_server, self._settings_from_logs = probe_server, settings_from_logs
+        self._record = record
+        self._renderer = TargetRenderer(target.labels, histograms, target.service_class)
+
+    async def run(self, first_wait: float) -> None:
+        """Poll after ``first_wait`` seconds, then on the target's grid, until cancelled."""
+        loop, interval = asyncio.get_running_loop(), self.target.interval
+        offset = phase(self.target.name) * interval
+        due = loop.time() + first_wait
+        while True:
+            await asyncio.sleep(on_tick(due, interval) - loop.time())
+            await self.poll()
+            # a poll may end after its next point was due: that one is skipped, not made up for
+            due = next_due(max(due, loop.time() - interval / 2), interval, offset)
+
+    def on_canary(self, result: Canary) -> None:
+        """Hand the evaluator a canary's end; one event a change of outcome."""
+        before = self.snapshot.canary if self.snapshot is not None else None
+        self._evaluator.canary(result)
+        if result.outcome != (before.outcome if before is not None else "ok"):
+            say = self._log.info if result.outcome == "ok" else self._log.warning
+            say("canary", target=self.target.name, outcome=result.outcome, why=result.detail)
+
+    async def poll(self) -> TargetSnapshot | None:
+        """Scrape and evaluate once; a fault of ours is one log line, and the last snapshot stays."""
+        scrape = await self._fetch(self.target)
+        if self._probe_server is not None and scrape.body is not None and not (self.snapshot and self.snapshot.up):
+            self._evaluator.learn(*await self._probe_server(self.target))
+        try:
+            if self._settings_from_logs is not None:
+                self._evaluator.learn(self._settings_from_logs(self.target.name))
+            now = self._evaluator.observe(scrape)
+            self.families = self._renderer.render(now, self._clock.skew)
+            if self._record is not None:
+                self._record(scrape, now)
+        except Exception as error:  # the one place where a bug must not end the watch
+            self._log.error("poll_failed", target=self.target.name, error=f"{type(error).__name__}: {error}"[:300])
+            return None
+        before, self.snapshot = self.snapshot, now
+        log_transitions(self._log, before, now)
+        return now

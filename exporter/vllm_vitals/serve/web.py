@@ -1,0 +1,142 @@
+"""What is served: /metrics, the status page, JSON, health, reload.
+
+Input: a fleet's newest snapshots. Output: responses. Invariant: a request never waits for a target and changes nothing
+but by POST; everything on the page is escaped; nothing served holds a credential.
+"""
+
+import platform
+import zlib
+from asyncio import to_thread
+from collections.abc import Awaitable, Callable, Coroutine
+
+import jinja2
+import orjson
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+
+from vllm_vitals import __version__
+from vllm_vitals.clock import Clock
+from vllm_vitals.core.render import OPENMETRICS, TEXT, Families, join, render_samples
+from vllm_vitals.logs.watch import LogWatch
+from vllm_vitals.scrape.fleet import Fleet
+from vllm_vitals.serve import page, views
+
+COMPRESS_FROM = 64 * 1024
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'; "
+    "base-uri 'none'; form-action 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+
+Reload = Callable[[], Coroutine[None, None, str]]
+
+
+class Site:
+    """Handlers over one fleet and its logs."""
+
+    def __init__(self, fleet: Fleet, logs: LogWatch, clock: Clock, reload: Reload) -> None:
+        self._fleet, self._logs, self._clock, self._reload = fleet, logs, clock, reload
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        self._build = render_samples(
+            [("build_info", {"version": __version__, "python": platform.python_version()}, 1.0)]
+        )
+        templates = jinja2.Environment(
+            loader=jinja2.PackageLoader("vllm_vitals.serve"), autoescape=True, undefined=jinja2.StrictUndefined
+        )
+        self._page = templates.get_template("status.html")
+
+    def app(self, *gates: Middleware) -> web.Application:
+        """The application, without access log or state of its own. ``gates`` decide who may come in."""
+        app = web.Application(middlewares=[_safely, *gates], client_max_size=1024**2)
+        app.add_routes(
+            [
+                web.get("/metrics", self._metrics),
+                web.get("/", self._status),
+                web.get("/api/v1/engines", self._engines),
+                web.get("/-/healthy", self._healthy),
+                web.get("/-/ready", self._ready),
+                web.post("/-/reload", self._reloaded),
+                web.post("/api/v1/logs", self._logs.push),
+            ]
+        )
+        return app
+
+    async def _metrics(self, request: web.Request) -> web.StreamResponse:
+        openmetrics = "application/openmetrics-text" in request.headers.get("Accept", "")
+        pollers = self._fleet.pollers
+        logs = render_samples(self._logs.samples({poller.target.name for poller in pollers}))
+        parts: list[Families] = [self._build, logs, *(poller.families for poller in pollers)]
+        write = generate_openmetrics if openmetrics else generate_latest
+        body = join(parts, openmetrics, write(self._registry).removesuffix(b"# EOF\n"))
+        headers = {"Content-Type": OPENMETRICS if openmetrics else TEXT}
+        if len(body) >= COMPRESS_FROM and "gzip" in request.headers.get("Accept-Encoding", ""):
+            body = await to_thread(_gzip, body)
+            headers["Content-Encoding"] = "gzip"
+        return web.Response(body=body, headers=headers)
+
+    async def _status(self, request: web.Request) -> web.StreamResponse:
+        snapshots = [poller.snapshot for poller in self._fleet.pollers if poller.snapshot is not None]
+        only = request.query.get("target", "")
+        unfolded = [key for key in request.query.getall("open", []) if len(key) == page.FOLD_LETTERS]
+        lost = bool(only) and all(poller.target.name != only for poller in self._fleet.pollers)
+        drawn = page.build(
+            snapshots,
+            self._clock.now(),
+            self._logs.truncation,
+            page.Asked(only, frozenset(unfolded[: page.MAX_CARDS])),
+            f"no target is called {only}" if lost else "no target has been tried yet",
+        )
+        text = self._page.render(page=drawn, version=__version__)
+        return web.Response(status=404 if lost else 200, text=text, content_type="text/html")
+
+    async def _engines(self, request: web.Request) -> web.StreamResponse:
+        now, skew = self._clock.now(), self._clock.skew
+        snapshots = (poller.snapshot for poller in self._fleet.pollers if poller.snapshot is not None)
+        answer = {"now": now + skew, "targets": [views.target(s, now, skew) for s in views.worst_first(snapshots)]}
+        return web.Response(body=orjson.dumps(answer), content_type="application/json")
+
+    async def _healthy(self, _: web.Request) -> web.StreamResponse:
+        return web.Response(text="healthy\n")
+
+    async def _ready(self, _: web.Request) -> web.StreamResponse:
+        """Ready once every target has been tried, whether it answered or not."""
+        pollers = self._fleet.pollers
+        untried = sum(poller.snapshot is None for poller in pollers)
+        if untried:
+            return web.Response(status=503, text=f"{untried} of {len(pollers)} targets not tried yet\n")
+        return web.Response(text="ready\n")
+
+    async def _reloaded(self, request: web.Request) -> web.StreamResponse:
+        if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
+            return web.Response(status=403, text="a page of another site may not reload this\n")
+        why = await self._reload()
+        return web.Response(
+            status=500 if why else 200, text=f"{why}\nthe old config stays in force\n" if why else "reloaded\n"
+        )
+
+
+def _gzip(body: bytes) -> bytes:
+    packer = zlib.compressobj(1, zlib.DEFLATED, 31)
+    return packer.compress(body) + packer.flush()
+
+
+@web.middleware
+async def _safely(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Headers on every answer; errors in plain words."""
+    try:
+        response = await handler(request)
+    except web.HTTPException as error:
+        response = web.Response(status=error.status, text=f"{error.status} {error.reason}\n", headers=_allow(error))
+    response.headers.update(_HEADERS)
+    return response
+
+
+def _allow(error: web.HTTPException) -> dict[str, str]:
+    return {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}

@@ -1,0 +1,124 @@
+"""``vllm-vitals simulate`` and ``vllm-vitals demo``."""
+
+import asyncio
+import contextlib
+import math
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from vllm_vitals import log
+from vllm_vitals.clock import Clock
+from vllm_vitals.recordings import recording
+from vllm_vitals.scrape.target import joined
+from vllm_vitals.simulator import demo as show
+from vllm_vitals.simulator.families import Dialect
+from vllm_vitals.simulator.play import play
+from vllm_vitals.simulator.scenario import Scenario
+from vllm_vitals.simulator.scenarios import SCENARIOS, scenario
+from vllm_vitals.simulator.server import SimulatedServer
+
+_MAX_SPEED = 1000.0
+
+
+class _Number(click.FloatRange):
+    """A number in a range; "nan" lies in every range, and is none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number, or a usage error."""
+        number = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value} is not a number", param, ctx)
+        return float(number)
+
+
+_SPEED = _Number(min=0.1, max=_MAX_SPEED)
+_NAMES = click.Choice([each.name for each in SCENARIOS])
+
+
+@click.command()
+@click.option("--scenario", "name", type=_NAMES, default="healthy", show_default=True, metavar="NAME",
+              help="What happens to the server; --list shows them all.")  # fmt: skip
+@click.option("--list", "listing", is_flag=True, help="List the scenarios and the state that each leads to.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
+@click.option("--speed", type=_SPEED, default=1.0, show_default=True, help="Simulated seconds per second.")
+@click.option("--skip", type=_Number(min=0.0, max=86_400.0), default=0.0, show_default=True,
+              help="Begin so many seconds into the scenario.")  # fmt: skip
+@click.option("--dialect", type=click.Choice([each.value for each in Dialect]), default="0.32", show_default=True,
+              help="Whose metric names to speak.")  # fmt: skip
+@click.option("--seed", type=int, default=0, show_default=True, help="The same seed plays the same requests.")
+@click.option("--repeat", is_flag=True, help="Play the scenario again and again, from a fresh process each time.")
+@click.option("--log-requests", is_flag=True, help="Log every request and response, as vLLM can.")
+@click.option("--quiet", is_flag=True, help="No log lines.")
+@click.option("--record", "target", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.jsonl.gz",
+              help="Write the scenario as a recording, as fast as it can be simulated; serve nothing.")  # fmt: skip
+@click.option("--interval", type=_Number(min=0.1, max=300.0), default=5.0, show_default=True,
+              help="Seconds between the scrapes of a recording.")  # fmt: skip
+def simulate(
+    name: str, listing: bool, host: str, port: int, speed: float, skip: float, dialect: str, seed: int, repeat: bool,
+    log_requests: bool, quiet: bool, target: Path | None, interval: float,
+) -> None:  # fmt: skip
+    """Simulate a vLLM server: its metrics, its JSON log on standard output, and /v1/completions. No GPU."""
+    chosen = scenario(name)
+    if listing:
+        for each in SCENARIOS:
+            click.echo(f"{each.name:20} {each.intended:13} {each.summary}")
+    elif target is not None:
+        _record(chosen, target, seed, interval, Dialect(dialect))
+    else:
+        clock = show.fast_clock(speed) if speed != 1.0 else Clock()
+        write = None if quiet else _to_stdout
+        server = SimulatedServer(chosen, clock.now, seed, Dialect(dialect), write, log_requests, skip, repeat)
+        _say(asyncio.run(_serve(server, host, port)))
+
+
+@click.command()
+@click.option("--scenario", "name", type=_NAMES, default="story", show_default=True, metavar="NAME",
+              help="What happens to the server; `vllm-vitals simulate --list` shows them all.")  # fmt: skip
+@click.option("--speed", type=_SPEED, default=10.0, show_default=True, help="Simulated seconds per second.")
+@click.option("--seed", type=int, default=0, show_default=True, help="The same seed plays the same requests.")
+@click.option("--listen", default="127.0.0.1:9840", show_default=True, help="Where the status page is; port 0 is free.")
+def demo(name: str, speed: float, seed: int, listen: str) -> None:
+    """Watch a simulated server walk into trouble and out again: states, vital signs, advice, and the status page."""
+    log.configure("critical")
+    console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(show.run(scenario(name), speed, seed, listen, console))
+
+
+def _record(chosen: Scenario, target: Path, seed: int, interval: float, dialect: Dialect) -> None:
+    scrapes = play(chosen, seed, interval, dialect)  # refuses before the file is touched
+    try:
+        with target.open("wb") as file, recording.Writer(file) as writer:
+            for scrape in scrapes:
+                writer.write(scrape)
+            written = writer.scrapes
+    except OSError as error:
+        raise click.ClickException(f"{target}: {error.strerror or error}") from None
+    _say(f"{target}: {written} scrapes of {chosen.name!r}; see them with `vllm-vitals check --replay {target}`")
+
+
+async def _serve(server: SimulatedServer, host: str, port: int) -> str:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for each in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(each, stop.set)
+    async with server.serve(host, port) as (at, number):
+        _say(f"simulated vLLM ({server.world.scenario.name}) on http://{joined(at, number)}")
+        await stop.wait()
+    return "stopped"
+
+
+def _to_stdout(line: bytes) -> None:
+    sys.stdout.buffer.write(line)
+    sys.stdout.buffer.flush()
+
+
+def _say(text: str) -> None:
+    """To a person: standard output belongs to the server's log."""
+    click.echo(text, err=True)

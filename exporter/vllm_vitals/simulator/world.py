@@ -1,0 +1,218 @@
+"""Plays a scenario: a server with its engines, its clients, and what the script does to them.
+
+Input: a `Scenario`, a seed and times, which only go forward. Output: the exposition at a time, or that nothing answers.
+Invariant: with one seed and the same external requests the world is the same, however it is polled; a scenario that its
+dialect cannot tell is refused, never told wrongly.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from math import inf
+from random import Random
+
+from vllm_vitals.simulator.engine import Engine
+from vllm_vitals.simulator.exposition import Exposition
+from vllm_vitals.simulator.families import Dialect
+from vllm_vitals.simulator.request import FinishReason, Request
+from vllm_vitals.simulator.scenario import Action, Freeze, HangUp, Restart, Scenario, Sleep
+from vllm_vitals.simulator.settings import ServerSettings
+from vllm_vitals.simulator.workload import Load, Traffic
+
+# The longest stretch in which several engines run without looking at each other, in seconds.
+_STRIDE_S = 0.05
+# How long the server is away between two plays of a scenario, in seconds.
+_LAP_BREAK_S = 2.0
+# A client whose connection is refused tries again after this, in seconds.
+_RETRY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """What a log writer needs to know: the server started or stopped, or a request came, ended or was dropped."""
+
+    at: float
+    what: str
+    request: Request | None = None
+
+
+class ScenarioError(ValueError):
+    """The dialect has no words for the scenario."""
+
+
+class World:
+    """The running scenario. ``epoch`` is the Unix time of simulated second 0.
+
+    Raises `ScenarioError` for several engines in the V0 dialect: V0 had no data parallelism inside one server, and its
+    series carry no ``engine`` label (V1's do from 0.8.3 on), so two ranks would be one series said twice.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        seed: int = 0,
+        epoch: float = 1.8e9,
+        dialect: Dialect = Dialect.V0_32,
+        listen: Callable[[Happening], None] | None = None,
+        repeat: bool = False,
+    ) -> None:
+        if scenario.engines > 1 and dialect is Dialect.V0:
+            raise ScenarioError(
+                f"{scenario.name} has {scenario.engines} data-parallel engines, and a V0 server has one: choose "
+                f"--dialect {Dialect.V0_11} or {Dialect.V0_32}"
+            )
+        self.scenario = scenario
+        self.settings = scenario.settings
+        self.epoch = epoch
+        self.now = 0.0
+        self.engines: list[Engine] = []
+        self._dialect = dialect
+        self._listen = listen or (lambda _: None)
+        self._script = list(scenario.script)
+        self._repeat = repeat
+        self._lap_began = 0.0
+        self._traffic = Traffic(scenario.settings, seed)
+        self._routing = Random(seed + 1)  # noqa: S311 - a simulation
+        self._patience: list[tuple[float, int, Request]] = []
+        self._outside = 0
+        self._up_at = inf
+        self._start(0.0, scenario.settings)
+
+    @property
+    def up(self) -> bool:
+        """Whether the server's port is open."""
+        return bool(self.engines)
+
+    def advance(self, until: float) -> None:
+        """Let everything up to `until` (simulated seconds) happen."""
+        while True:
+            due = min(
+                self._traffic.next_at,
+                self._script[0][0] if self._script else inf,
+                self._patience[0][0] if self._patience else inf,
+                self._up_at,
+            )
+            if not self._run(min(due, until)):
+                continue  # someone was answered and may come back before that
+            if due > until:
+                return
+            self._happen(due)
+
+    def submit(self, prompt: int, output: int, max_tokens: int) -> Request | None:
+        """A request from outside, now; None when nothing listens. Its ``finished_at`` is set when it is done."""
+        if not self.up:
+            return None
+        self._outside += 1
+        reason: FinishReason = "length" if output >= max_tokens else "stop"
+        request = Request(-self._outside, self.now, prompt, output, max_tokens, reason)
+        self._receive(request)
+        return request
+
+    def drop(self, request: Request) -> None:
+        """The client of `request` hangs up, or the process under it ends."""
+        for engine in self.engines:
+            engine.abort(request)
+        self._traffic.answered(request, self.now)
+        self._listen(Happening(self.now, "dropped", request))
+
+    def scrape(self, until: float) -> str | None:
+        """Advance to `until` and return the exposition, None when the connection would be refused."""
+        self.advance(until)
+        if not self.up:
+            return None
+        return self._exposition.render([engine.stats for engine in self.engines], cpu_seconds=self.now - self._since)
+
+    # ------------------------------------------------------------------ time
+
+    def _run(self, until: float) -> bool:
+        """Step the engines towards `until`; False when something was answered on the way, or `until` is not reached."""
+        target = until if len(self.engines) <= 1 else min(until, self.now + _STRIDE_S)
+        answered = False
+        for engine in self.engines:
+            while done := engine.advance(target):
+                answered = True
+                for request in done:
+                    self._traffic.answered(request, request.finished_at)
+                    self._listen(Happening(request.finished_at, "finished", request))
+                if len(self.engines) == 1:
+                    return False
+        self.now = max(self.now, target)
+        return not answered and target >= until
+
+    def _happen(self, at: float) -> None:
+        """Exactly one thing that is due at `at`: the script speaks before the clients."""
+        self.now = max(self.now, at)
+        if self._script and self._script[0][0] <= at:
+            self._act(self._script.pop(0)[1])
+            if not self._script and self._repeat:
+                self._write_next_lap()
+        elif self._up_at <= at:
+            self._start(at, self.settings)
+        elif self._patience and self._patience[0][0] <= at:
+            request = heappop(self._patience)[2]
+            if request.finished_at < 0:
+                self.drop(request)
+        else:
+            request = self._traffic.take()
+            if self.up:
+                self._receive(request)
+            else:
+                self._traffic.answered(request, at + _RETRY_S)
+
+    # ------------------------------------------------------------------ requests
+
+    def _receive(self, request: Request) -> None:
+        load = self._traffic.load
+        engines = self.engines
+        if load.hot_share and self._routing.random() < load.hot_share:
+            engine = engines[0]
+        else:
+            engine = engines[0] if len(engines) == 1 else min(engines, key=lambda each: each.load)
+        self._listen(Happening(self.now, "received", request))
+        engine.add(request)
+        if request.patience is not None:
+            heappush(self._patience, (request.arrival + request.patience, request.id, request))
+
+    # ------------------------------------------------------------------ what the script does
+
+    def _act(self, action: Action) -> None:
+        match action:
+            case Load():
+                self._traffic.switch(action, self.now)
+            case Restart():
+                self._stop(action)
+            case Sleep():
+                for engine in self.engines:
+                    engine.stats.sleep_level = action.level
+            case Freeze():
+                for engine in self.engines:
+                    engine.freeze()
+            case HangUp():
+                self._traffic.switch(Load(), self.now)
+                for request in [request for engine in self.engines for request in engine.requests]:
+                    self.drop(request)
+
+    def _write_next_lap(self) -> None:
+        """The script once more, from a fresh process."""
+        self._lap_began += self.scenario.duration_s
+        fresh = Restart(_LAP_BREAK_S, self.scenario.settings)
+        self._script = [(self._lap_began, fresh)]
+        self._script += [(self._lap_began + _LAP_BREAK_S + at, action) for at, action in self.scenario.script]
+
+    def _stop(self, restart: Restart) -> None:
+        for request in [request for engine in self.engines for request in engine.requests]:
+            self.drop(request)
+        self.engines = []
+        self._patience.clear()
+        self._up_at = self.now + restart.down_s
+        self.settings = restart.settings or self.settings
+        self._listen(Happening(self.now, "stopped"))
+
+    def _start(self, at: float, settings: ServerSettings) -> None:
+        scenario = self.scenario
+        self._up_at = inf
+        self._since = at
+        self._traffic.settings = settings
+        self.engines = [Engine(settings, scenario.step_time, at) for _ in range(scenario.engines)]
+        self._exposition = Exposition(settings, scenario.engines, self._dialect, self.epoch + at, scenario.api_servers)
+        self._listen(Happening(at, "started"))

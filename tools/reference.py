@@ -43,19 +43,9 @@ def states() -> str:
     }
     rows = ["| state | `check` says | entered when |", "|---|---|---|"]
     for member in State:
-        proof = " **or** ".join(" ".join(text.split()) for text in proofs[member]) or PLAIN[member]
+        proof = " **or** ".join(" ".join(text.split()) for text in proofs[member]) or member.spec.proof
         rows.append(f"| {member} | {member.severity} | {proof} |")
     return "\n".join(rows)
-
-
-PLAIN = {
-    State.DOWN: "Nothing answers: connection refused or no such host, three scrapes in a row.",
-    State.BLIND: "Something answers, but its metrics do not (5xx, 401, timeout, half a body), three scrapes in a row.",
-    State.HEALTHY: "Work flows and no rule above holds.",
-    State.IDLE: "No work and no tokens in the window.",
-    State.ASLEEP: "The engine says that it sleeps.",
-    State.UNKNOWN: "Not enough samples yet, or the gauges that a verdict needs are absent.",
-}
 
 
 def limits() -> str:

@@ -17,13 +17,18 @@ class State(StrEnum):
 
     DOWN = "down"
     STALLED = "stalled"
+    FAILING = "failing"
     DEATH_SPIRAL = "death_spiral"
     THRASHING = "thrashing"
     BLIND = "blind"
     STARVED = "starved"
+    DEGRADED = "degraded"
+    KV_HELD = "kv_held"
     PREEMPTING = "preempting"
     SATURATED = "saturated"
     KV_PRESSURE = "kv_pressure"
+    PAUSED = "paused"
+    STARTING = "starting"
     HEALTHY = "healthy"
     IDLE = "idle"
     ASLEEP = "asleep"
@@ -52,7 +57,7 @@ class StateSpec:
     ``label`` names it to people, ``headline`` is one sentence for a page, ``colour`` (hex) is the same in every chart.
     ``harm``: users are hurt now, or work is lost. ``incident``: the review counts a stretch of it as an incident, at
     that level. ``trouble``: an episode; while one lasts, alerts keep what was before it. ``pages``: it may wake
-    somebody by itself.
+    somebody by itself. ``proof`` says what proves a state that no rule of `state_machine` decides.
     """
 
     severity: Severity
@@ -63,40 +68,117 @@ class StateSpec:
     incident: Literal["act", "watch", ""] = ""
     trouble: bool = False
     pages: bool = False
+    proof: str = ""
 
 
 # Reds hurt users now; orange and yellow cost work; blues are load, not harm; greys are not known or not wanted.
 SPECS: Mapping[State, StateSpec] = {
     State.DOWN: StateSpec(
-        "critical", "down", "Nothing answers at this address.", "#8F3BB8", "users", "act", trouble=True, pages=True
+        "critical",
+        "down",
+        "Nothing answers at this address.",
+        "#8F3BB8",
+        "users",
+        "act",
+        trouble=True,
+        pages=True,
+        proof="Nothing answers: connection refused or no such host, three scrapes in a row.",
     ),
     State.STALLED: StateSpec(
-        "critical", "stalled", "Work is present and nothing progresses.", "#E0226E", "users", "act", trouble=True,
+        "critical",
+        "stalled",
+        "Work is present and nothing progresses.",
+        "#E0226E",
+        "users",
+        "act",
+        trouble=True,
         pages=True,
     ),
+    State.FAILING: StateSpec(
+        "critical",
+        "failing",
+        "Requests are processed and most of them fail.",
+        "#A3005C",
+        "users",
+        "act",
+        trouble=True,
+        pages=True,
+        proof="Not decided yet.",
+    ),
     State.DEATH_SPIRAL: StateSpec(
-        "critical", "death spiral", "It preempts and requeues, and redoes about as much as it does.", "#C4162A",
-        "users", "act", trouble=True, pages=True,
+        "critical",
+        "death spiral",
+        "It preempts and requeues, and redoes about as much as it does.",
+        "#C4162A",
+        "users",
+        "act",
+        trouble=True,
+        pages=True,
     ),
     State.THRASHING: StateSpec(
-        "warning", "thrashing", "Evictions feed on themselves and the queue does not drain.", "#FA6400", "work",
-        "watch", trouble=True,
+        "warning",
+        "thrashing",
+        "Evictions feed on themselves and the queue does not drain.",
+        "#FA6400",
+        "work",
+        "watch",
+        trouble=True,
     ),
     State.BLIND: StateSpec(
-        "unknown", "blind", "The server answers, but its metrics do not.", "#5D6B7E", incident="watch", trouble=True
+        "unknown",
+        "blind",
+        "The server answers, but its metrics do not.",
+        "#5D6B7E",
+        incident="watch",
+        trouble=True,
+        proof="Something answers, but its metrics do not (5xx, 401, timeout, half a body), three scrapes in a row.",
     ),
     State.STARVED: StateSpec(
         "warning", "starved", "Long prefills hold up everyone's next token.", "#B8860B", "work", "watch", trouble=True
     ),
+    State.DEGRADED: StateSpec(
+        "warning",
+        "degraded",
+        "Slower than its own usual, or than its peers, at the same load.",
+        "#C98A5E",
+        "users",
+        "watch",
+        trouble=True,
+        proof="Not decided yet.",
+    ),
+    State.KV_HELD: StateSpec(
+        "warning",
+        "KV held",
+        "KV blocks stay in use although no request is present.",
+        "#7A5195",
+        "work",
+        "watch",
+        proof="Not decided yet.",
+    ),
     State.PREEMPTING: StateSpec(
-        "warning", "preempting", "It evicts requests; that this feeds on itself is not proven.", "#F2CC0C",
+        "warning",
+        "preempting",
+        "It evicts requests; that this feeds on itself is not proven.",
+        "#F2CC0C",
         trouble=True,
     ),
     State.SATURATED: StateSpec("warning", "saturated", "Requests queue; nothing is evicted.", "#3274D9"),
     State.KV_PRESSURE: StateSpec("warning", "KV pressure", "The KV cache is almost full.", "#8AB8FF"),
-    State.HEALTHY: StateSpec("ok", "healthy", "Working.", "#37872D"),
-    State.IDLE: StateSpec("ok", "idle", "No work.", "#96D98D"),
-    State.ASLEEP: StateSpec("ok", "asleep", "Put to sleep on purpose.", "#7B8087"),
-    State.UNKNOWN: StateSpec("unknown", "unknown", "Not enough is known yet to judge.", "#B4B7BD"),
-}  # fmt: skip
+    State.PAUSED: StateSpec("ok", "paused", "An operator has paused it.", "#9AA3AD", proof="Not decided yet."),
+    State.STARTING: StateSpec(
+        "ok", "starting", "It has not answered yet and may still be loading.", "#A7C5BD", proof="Not decided yet."
+    ),
+    State.HEALTHY: StateSpec("ok", "healthy", "Working.", "#37872D", proof="Work flows and no rule above holds."),
+    State.IDLE: StateSpec("ok", "idle", "No work.", "#96D98D", proof="No work and no tokens in the window."),
+    State.ASLEEP: StateSpec(
+        "ok", "asleep", "Put to sleep on purpose.", "#7B8087", proof="The engine says that it sleeps."
+    ),
+    State.UNKNOWN: StateSpec(
+        "unknown",
+        "unknown",
+        "Not enough is known yet to judge.",
+        "#B4B7BD",
+        proof="Not enough samples yet, or the gauges that a verdict needs are absent.",
+    ),
+}
 _RANK = {state: rank for rank, state in enumerate(State)}

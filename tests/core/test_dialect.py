@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from vllm_vitals.catalog import BY_NAME, NORMALISED, Kind
 from vllm_vitals.core.dialect import ExpositionError, Layout, normalise
-from vllm_vitals.core.sample import EngineSample, TargetSample
+from vllm_vitals.core.sample import EngineSample, Identity, TargetSample
 from vllm_vitals.vllm.names import FAMILIES, WANTED
 
 DATA = Path(__file__).parents[1] / "data"
@@ -26,6 +26,11 @@ def bodies(recording: str) -> list[bytes]:
     with gzip.open(DATA / recording / "metrics.jsonl.gz", "rt") as lines:
         scrapes = [json.loads(line) for line in lines]
     return [scrape["text"].encode() for scrape in scrapes if scrape["status"] == 200]
+
+
+def page(name: str) -> str:
+    """The last page of a recording."""
+    return gzip.decompress((DATA / "pages" / f"{name}.txt.gz").read_bytes()).decode()
 
 
 def normal(text: str, **options: str) -> TargetSample:
@@ -647,6 +652,68 @@ def test_more_engines_than_any_server_has_are_refused() -> None:
     assert error.reason == "too_many_series"
     assert "3000 engines" in error.detail
     assert len(normal("".join(rows.format(rank) for rank in range(300))).engines) == 300
+
+
+# --- The HTTP server and the process before the engines.
+
+
+def test_the_answers_of_the_routes_that_matter_are_counted_by_status_class() -> None:
+    """No GET is in it: /v1/models and /is_paused say nothing about an engine."""
+    paused = normal(page("pause_freeze_kill"))
+    assert paused.http == {
+        ("/v1/completions", "POST", "2xx"): 75,
+        ("/v1/chat/completions", "POST", "2xx"): 243,
+        ("/pause", "POST", "2xx"): 1,
+        ("/resume", "POST", "2xx"): 1,
+    }
+    failing = normal(page("errors_most_fail"))
+    assert failing.http == {("/v1/completions", "POST", "2xx"): 320, ("/v1/completions", "POST", "5xx"): 82}
+    assert failing.identity.process_starts == (1.79608672144e09,)
+    assert len(failing.identity.created) == 1
+
+
+ANSWER = 'http_requests_total{{handler="{0}",method="{1}",status="{2}"{3}}} {4}\n'
+
+
+@pytest.mark.parametrize(
+    ("rows", "http"),
+    [
+        ([("/v1/completions", "POST", "200", "", 3), ("/v1/completions", "POST", "503", "", 1)],
+         {("/v1/completions", "POST", "2xx"): 3, ("/v1/completions", "POST", "5xx"): 1}),
+        ([("/v1/completions", "POST", "2xx", ',pid="1"', 3), ("/v1/completions", "POST", "2xx", ',pid="2"', 4)],
+         {("/v1/completions", "POST", "2xx"): 7}),
+        ([("/team-a/v1/completions/", "POST", "2xx", "", 3)], {("/v1/completions", "POST", "2xx"): 3}),
+        ([("none", "POST", "4xx", "", 3), ("/v1/models", "GET", "2xx", "", 9), ("/unpause", "POST", "2xx", "", 1)], {}),
+        ([("/pause", "POST", "NaN", "", 1), ("/resume", "POST", "", "", 1)], {}),
+        ([("/pause", "POST", "2xx", "", -1), ("/resume", "POST", "2xx", "", 1)], {("/resume", "POST", "2xx"): 1}),
+        ([(f"/x{n}", "POST", "2xx", "", 1) for n in range(2000)], {}),
+    ],
+)  # fmt: skip
+def test_answers_are_added_over_processes_and_bounded(
+    rows: list[tuple[object, ...]], http: Mapping[tuple[str, str, str], float]
+) -> None:
+    target = normal(V1 + "".join(ANSWER.format(*row) for row in rows))
+    assert target.http == http
+    assert target.engines == normal(V1).engines
+    assert normal(V1).http is None
+
+
+def test_an_answer_changes_the_target_and_no_engine() -> None:
+    layout = Layout()
+    one = V1 + ANSWER.format("/pause", "POST", "2xx", "", 1)
+    before = normalise(one.encode(), layout)
+    after = normalise(one.replace('"2xx"} 1', '"2xx"} 2').encode(), layout)
+    assert after.http == {("/pause", "POST", "2xx"): 2}
+    assert after.engines["m", "0"] is before.engines["m", "0"]
+
+
+def test_every_start_time_on_the_page_is_known() -> None:
+    body = V1 + 'process_start_time_seconds{stage="1"} 900\nprocess_start_time_seconds{stage="0"} 1000\n'
+    created = 'vllm:generation_tokens_created{engine="0",model_name="m"} 950\n'
+    target = normal(body + created)
+    assert (target.identity.process_starts, target.identity.created) == ((900, 1000), (950,))
+    assert only(body).started_at == 900
+    assert normal(V1).identity == Identity()
 
 
 # --- The layout.

@@ -8,16 +8,19 @@ in the last sample.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from vllm_vitals.core.exposition import ExpositionError, learn, split
 from vllm_vitals.core.fold import HISTOGRAM
 from vllm_vitals.core.incremental import Blocks, apply_delta
-from vllm_vitals.core.sample import EngineSample, TargetSample
+from vllm_vitals.core.sample import EngineSample, Identity, TargetSample
 from vllm_vitals.core.series_index import Engine, FamilySlot, Layout, index_series
 from vllm_vitals.vllm.names import ENGINE_STEMS, WANTED
+from vllm_vitals.vllm.routes import HttpKey
 
 __all__ = ["ExpositionError", "Layout", "normalise"]
 
+MAX_STARTS = 16  # start times kept of one page
 _NO_ENGINES = "no vLLM engine metrics: the server runs with --disable-log-stats, or this is not a vLLM server"
 
 
@@ -44,7 +47,15 @@ def _learn(layout: Layout, blocks: Blocks) -> TargetSample:
     for cell in layout.cells:
         _fold(cell, exposition.values)
     engines = {engine.key: _sample(engine) for engine in layout.engines}
-    return TargetSample(engines, facts.dialect, _invalid(layout.cells), facts.unknown, facts.settings)
+    return TargetSample(
+        engines,
+        facts.dialect,
+        _invalid(layout.cells),
+        facts.unknown,
+        facts.settings,
+        http=_answers(layout),
+        identity=_identity(layout),
+    )
 
 
 def _update(layout: Layout, values: list[float], last: TargetSample, changed: Iterable[int]) -> TargetSample:
@@ -58,7 +69,24 @@ def _update(layout: Layout, values: list[float], last: TargetSample, changed: It
         engine.key: last.engines[engine.key] if stale.isdisjoint(engine.cells) else _sample(engine)
         for engine in layout.engines
     }
-    return TargetSample(engines, last.dialect, _invalid(layout.cells), last.unknown_families, last.settings)
+    return replace(
+        last,
+        engines=engines,
+        invalid=_invalid(layout.cells),
+        http=last.http if stale.isdisjoint(layout.page["http"]) else _answers(layout),
+        identity=_identity(layout),
+    )
+
+
+def _answers(layout: Layout) -> Mapping[HttpKey, float] | None:
+    return next((cell.value for cell in layout.page["http"]), None)
+
+
+def _identity(layout: Layout) -> Identity:
+    """The start times on the page, whichever engine says them."""
+    starts = {start for cell in layout.page["process_start"] for start in cell.value or ()}
+    created = {cell.value for cell in layout.page["started_at"] if cell.value is not None}
+    return Identity(tuple(sorted(starts))[:MAX_STARTS], tuple(sorted(created))[:MAX_STARTS])
 
 
 def _fold(cell: FamilySlot, values: list[float]) -> None:
@@ -82,7 +110,7 @@ def _sample(engine: Engine) -> EngineSample:
     if cached is not None and "prompt_tokens" in said:
         said.setdefault("prompt_tokens_computed", max(0.0, said["prompt_tokens"] - cached))
     if process_start is not None:
-        said.setdefault("started_at", process_start)
+        said.setdefault("started_at", process_start[0])
     moving = said.pop("updating", 0.0) + said.pop("moving", 0.0)
     # V0 counts victims that it swapped out neither as running nor as waiting; V1's waiting includes every victim
     if (swapped := said.pop("swapped", None)) and "waiting" in said:

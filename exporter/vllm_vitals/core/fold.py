@@ -14,6 +14,7 @@ from operator import itemgetter, le
 from typing import Any
 
 from vllm_vitals.core.sample import Histogram
+from vllm_vitals.vllm.routes import HttpKey, counted
 
 Values = list[float]
 TOLERANCE = 0.01  # a ratio or gauge this far outside its range is rounding, not nonsense
@@ -69,6 +70,27 @@ def _total(values: Values, slots: tuple[int, ...]) -> tuple[float | None, int]:
 def _earliest(values: Values, slots: tuple[int, ...]) -> tuple[float | None, int]:
     usable = [values[slot] for slot in slots if 0 < values[slot] < inf]
     return min(usable, default=None), len(slots) - len(usable)
+
+
+def _distinct(values: Values, slots: tuple[int, ...]) -> tuple[tuple[float, ...] | None, int]:
+    """Every value that is said, ascending: several start times are several processes, or several servers."""
+    usable = [values[slot] for slot in slots if 0 < values[slot] < inf]
+    return tuple(sorted(set(usable))[:MAX_LABEL_VALUES]) or None, len(slots) - len(usable)
+
+
+def _by_route(members: Sequence[Member]) -> dict[HttpKey, tuple[int, ...]]:
+    routes: dict[HttpKey, list[Member]] = {}
+    for member in members:
+        if (key := counted(member.labels)) is not None:
+            routes.setdefault(key, []).append(member)
+    return {key: _slots(group) for key, group in routes.items()}
+
+
+def _answers(values: Values, routes: Mapping[HttpKey, tuple[int, ...]]) -> tuple[dict[HttpKey, float] | None, int]:
+    """Answers by route and status class, added over processes; what no route of ours counts is left out."""
+    folded = {key: _total(values, slots) for key, slots in routes.items()}
+    dropped = sum(count for _, count in folded.values())
+    return {key: value for key, (value, _) in folded.items() if value is not None}, dropped
 
 
 def _concurrent(values: Values, models: tuple[tuple[int, ...], ...]) -> tuple[float | None, int]:
@@ -174,6 +196,8 @@ PEAK = Fold(_slots, _peak)
 RATIO = Fold(_slots, _ratio)
 TOTAL = Fold(_slots, _total)
 EARLIEST = Fold(_slots, _earliest)
+DISTINCT = Fold(_slots, _distinct)
+ANSWERS = Fold(_by_route, _answers)
 CONCURRENT = Fold(_by_model, _concurrent)
 ASLEEP = Fold(_sleep_states, _asleep)
 HISTOGRAM = Fold(_buckets, _histogram)

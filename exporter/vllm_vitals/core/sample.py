@@ -8,6 +8,8 @@ from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from vllm_vitals.vllm.routes import HttpKey
+
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
@@ -76,11 +78,28 @@ class EngineSample:
 
 
 @dataclass(frozen=True, slots=True)
+class Identity:
+    """Who answered: start times (epoch s, ascending, at most 16) by which two servers at one address are told apart.
+
+    ``process_starts`` is every ``process_start_time_seconds`` on the page, ``created`` when each engine's counters
+    began (``_created``). Both are empty where several API server processes share their metrics, and in the Rust
+    frontend.
+    """
+
+    process_starts: tuple[float, ...] = ()
+    created: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class TargetSample:
     """One scrape of one server: its engines by (model_name, engine), and what was odd about the body.
 
     ``invalid`` counts samples dropped as impossible, by our family name. ``unknown_families`` are vLLM families that
     the dialect table does not list: counted, never fatal. ``dialect`` names the era whose spellings were seen.
+    ``http`` counts the answers of the HTTP server to POSTs of the routes in `vllm.routes`, by route and status class;
+    it is the server's, not an engine's, and None where the page has none. ``unread`` says of each family with a line
+    that could not be read why, in one line ("line 557: ..."): all of it was dropped. ``split_labels`` are labels that
+    vLLM does not have, by whose values series were split into engines.
     """
 
     engines: Mapping[tuple[str, str], EngineSample]
@@ -88,3 +107,7 @@ class TargetSample:
     invalid: Mapping[str, int] = field(default_factory=dict)
     unknown_families: frozenset[str] = frozenset()
     settings: Mapping[str, str] = field(default_factory=dict)
+    http: Mapping[HttpKey, float] | None = None
+    identity: Identity = Identity()
+    unread: Mapping[str, str] = field(default_factory=dict)
+    split_labels: tuple[str, ...] = ()

@@ -15,6 +15,7 @@ from vllm_vitals.core.incremental import ParsedBody
 from vllm_vitals.core.sample import TargetSample
 from vllm_vitals.vllm.names import (
     CONFIG_NAMES,
+    HTTP,
     KV_STORES,
     KV_TRANSFERS,
     SETTINGS,
@@ -32,6 +33,7 @@ MAX_UNKNOWN = 1000
 MAX_ENGINES = 1024  # the widest expert-parallel deployments have some hundred ranks
 # Ray's agent shows all replicas of its node: each is a server of its own, with its own engine 0.
 REPLICA_LABELS = ("ReplicaId", "WorkerId")
+_OF_PAGE = ("http", "process_start", "started_at")
 
 Config = Mapping[str, str]
 Configs = dict[tuple[str, str | None], Config]  # by replica and engine, None where the release has no such label
@@ -62,7 +64,8 @@ class Layout:
     """What one target's last body taught. Its owner makes one a target and gives it to every `normalise`.
 
     ``served_name`` names the engine where its series carry several model names (LoRA adapters); without it, the name
-    on num_requests_running does. All else is the cache: ``owners`` has one entry a slot of the skeleton's values.
+    on num_requests_running does. All else is the cache: ``owners`` has one entry a slot of the skeleton's values, and
+    ``page`` the cells of what concerns the page as a whole, by field (http, process_start, started_at).
     """
 
     served_name: str = ""
@@ -71,6 +74,7 @@ class Layout:
     owners: list[FamilySlot | None] = field(default_factory=list)
     cells: list[FamilySlot] = field(default_factory=list)
     engines: list[Engine] = field(default_factory=list)
+    page: dict[str, list[FamilySlot]] = field(default_factory=dict)
     sample: TargetSample | None = None
 
 
@@ -92,6 +96,9 @@ class _Place:
     replica: str
     model: str
     engine: str
+
+
+_PAGE = _Place("", "", "")
 
 
 @dataclass(slots=True)
@@ -118,6 +125,7 @@ def index_series(layout: Layout, exposition: Exposition) -> BodyFacts:
     layout.owners = [None] * len(exposition.series)
     layout.cells = []
     shared = {place.replica: _cells(layout, here, 0) for place, here in found.items() if not place.engine}
+    shared = {replica: [cell for cell in cells if cell.family is not HTTP] for replica, cells in shared.items()}
     layout.engines = []
     places = [place for place in found if place.engine]
     if len(places) > MAX_ENGINES:
@@ -130,6 +138,7 @@ def index_series(layout: Layout, exposition: Exposition) -> BodyFacts:
         cells = _cells(layout, found[place], block)
         cells += shared.get("", []) + (shared.get(place.replica, []) if place.replica else [])
         layout.engines.append(Engine(key, cells, _fixed(config, ranks[place.replica], facts) | _zeros(cells, facts)))
+    layout.page = {name: [cell for cell in layout.cells if cell.family.field == name] for name in _OF_PAGE}
     return facts
 
 
@@ -150,7 +159,7 @@ def _sort(series: Sequence[Series]) -> dict[_Place, _FamiliesFound]:
         family = spelling.family
         if family.only and one.labels.get(family.only[0]) != family.only[1]:
             continue
-        here = found[_place(one.labels, shared=family.shared)]
+        here = found[_PAGE if family is HTTP else _place(one.labels, shared=family.shared)]
         ranks = here.families.setdefault(family.field, {})
         ranks.setdefault(spelling.rank, []).append((spelling, Member(one.labels, spelling.part, slot)))
         if model := one.labels.get("model_name") or one.labels.get("model"):

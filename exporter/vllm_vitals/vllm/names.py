@@ -6,7 +6,20 @@ family stand in order of preference and are never added together; two of them ma
 
 from dataclasses import dataclass
 
-from vllm_vitals.core.fold import ASLEEP, CONCURRENT, EARLIEST, HISTOGRAM, PEAK, RATIO, TOTAL, Fold, split_by
+from vllm_vitals.core.fold import (
+    ANSWERS,
+    ASLEEP,
+    CONCURRENT,
+    DISTINCT,
+    EARLIEST,
+    HISTOGRAM,
+    PEAK,
+    RATIO,
+    TOTAL,
+    Fold,
+    split_by,
+)
+from vllm_vitals.vllm.routes import HTTP_REQUESTS
 
 # Ray adds ray_, KServe kserve_; Ray and one OpenMetrics writer turn the colon into an underscore.
 PREFIXES = ("vllm:", "vllm_", "ray_vllm:", "ray_vllm_", "kserve_vllm:", "kserve_vllm_")
@@ -82,7 +95,9 @@ FAMILIES: tuple[Family, ...] = (
 )  # fmt: skip
 
 # Without a prefix; absent where several API server processes share their metrics.
-PROCESS_START = Family("started_at", "process_start", EARLIEST, ("process_start_time_seconds",), shared=True)
+PROCESS_START = Family("started_at", "process_start", DISTINCT, ("process_start_time_seconds",), shared=True)
+# Without a prefix too: the answers of the HTTP server before the engines.
+HTTP = Family("http_requests_total", "http", ANSWERS, (HTTP_REQUESTS + "_total",), shared=True)
 
 # The newest sign first: a family or, for kv_cache_size_tokens and engine, a label that a release brought.
 ERAS: tuple[tuple[str, str], ...] = (
@@ -156,7 +171,8 @@ def _wire() -> dict[str, Spelling]:
                 for part in parts:
                     wire = prefix + name + (part and "_" + part)
                     known[wire] = Spelling(family, rank * len(PREFIXES) + order, part, name == family.in_blocks)
-    known[PROCESS_START.spellings[0]] = Spelling(PROCESS_START, 0)
+    for family in (PROCESS_START, HTTP):
+        known[family.spellings[0]] = Spelling(family, 0)
     return known
 
 

@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help demo test lint generated pytest bench fuzz incidents setup tools clean
+.PHONY: help demo test lint generated pytest bench fuzz incidents package setup tools clean
 
 help:
 	@echo "make demo    a simulated vLLM server that gets into trouble, watched: no GPU, no Docker"
@@ -16,6 +16,7 @@ help:
 	@echo "make incidents  every recording at true speed through real programs: what would have paged (five minutes)"
 	@echo "make bench   speed, as ratios against the reference library and Prometheus"
 	@echo "make fuzz    hostile input for minutes"
+	@echo "make package  build wheel and sdist, check them, install and use them in a new environment (needs a package index)"
 	@echo "make clean   remove what make set up here (.venv, .tools, caches)"
 
 demo: $(VENV)/.ready
@@ -45,6 +46,9 @@ fuzz: $(VENV)/.ready
 
 incidents: $(VENV)/.ready tools
 	python -m tests.rules.live
+
+package:
+	tools/package.sh "$(PYTHON)" dist
 
 setup: $(VENV)/.ready
 

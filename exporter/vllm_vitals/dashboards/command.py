@@ -35,15 +35,17 @@ def build(path: Path | None, modes: frozenset[str], form: str, out: Path) -> Non
 def check(path: Path | None, modes: frozenset[str], form: str, out: Path) -> None:
     """Compare the files with what would be written; exit 1 where one differs."""
     texts = _generated(path, modes, form)
-    strays = {f"*{Path(name).suffix}" for name in texts}
-    report(drift(out, texts, sorted(strays)), f"vllm-vitals dashboards build -o {out}")
+    report(drift(out, texts, ["*.json" if form == "grafana" else "*.yml"]), f"vllm-vitals dashboards build -o {out}")
 
 
 def _generated(path: Path | None, modes: frozenset[str], form: str) -> dict[str, str]:
     with needing_packages():
         from vllm_vitals.dashboards import build as dashboards_build  # noqa: PLC0415 - grafanalib is an extra
+        from vllm_vitals.dashboards import readme  # noqa: PLC0415
         from vllm_vitals.dashboards.site import Site  # noqa: PLC0415
         from vllm_vitals.rules.config import Config, load  # noqa: PLC0415
     config = load(path) if path else Config()
     files = dashboards_build.build(Site("daemon" in modes, "native" in modes, config))
-    return dashboards_build.as_configmaps(files) if form == "kubernetes" else files
+    kubernetes = form == "kubernetes"
+    texts = dashboards_build.as_configmaps(files) if kubernetes else files
+    return {**texts, "README.md": readme.render(files, kubernetes=kubernetes)}

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from vllm_vitals import __version__
 from vllm_vitals.generated import drift, mode_option, needing_packages, out_option, report, write
 
 COMMITTED = ("vllm-vitals.yml",)  # the others only wrap what alerts/ and dashboards/ hold
@@ -25,7 +26,7 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option("--config", "file", type=click.Path(path_type=Path), help="Config of the daemon to deploy."),
             click.option("--alerts", "limits", type=click.Path(path_type=Path), help="Config of rules and dashboards."),
             click.option("--namespace", default="vllm-vitals", show_default=True),
-            click.option("--image", default="vllm-vitals:0.1.0", show_default=True),
+            click.option("--image", default=f"vllm-vitals:{__version__}", show_default=True),
             click.option("--shards", type=click.IntRange(1, 100), default=1, help="Deployments that share targets."),
             click.option("--replicas", type=click.IntRange(1, 5), default=1, help="Twins of each shard."),
             click.option(

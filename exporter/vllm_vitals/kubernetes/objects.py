@@ -8,10 +8,13 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Any
 
+from vllm_vitals import __version__
+
 Object = dict[str, Any]
 NAME = "vllm-vitals"
 PORT = 9840
 USER = 65532
+IMAGE = f"{NAME}:{__version__}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +23,7 @@ class Site:
 
     config: str
     namespace: str = "vllm-vitals"
-    image: str = "vllm-vitals:0.1.0"
+    image: str = IMAGE
     shards: int = 1
     replicas: int = 1
     interval: str = "15s"

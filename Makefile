@@ -38,7 +38,7 @@ pytest: $(VENV)/.ready
 	pytest -q -n $(WORKERS) --dist loadscope
 
 bench: $(VENV)/.ready
-	@for script in bench/*.py; do echo "== $$script"; python "$$script" || exit 1; done
+	@for script in bench/*.py; do echo "== $$script"; python -m "bench.$$(basename $$script .py)" || exit 1; done
 
 # Hostile input of every kind for minutes; the suite tries a few hundred of each.
 fuzz: $(VENV)/.ready

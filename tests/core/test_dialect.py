@@ -4,7 +4,7 @@ import gzip
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -628,11 +628,202 @@ def test_a_server_without_engine_metrics_says_what_to_look_at(text: str) -> None
     assert "--disable-log-stats" in error.detail
 
 
-def test_one_wanted_line_that_is_malformed_is_named_with_its_number() -> None:
-    error = refused(V1.replace(" 7.0", " seven"))
+# --- One bad line takes its family, and no other.
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (V1.replace(" 7.0", " seven"), "line 12: bad number: 'vllm:num_preemptions_total"),
+        (V1.replace("num_preemptions_total{", "num_preemptions_total["), "line 12: no value after the name: "),
+        (V1.replace('model_name="m"} 7.0', 'model_name="m} 7.0'), "labels do not end"),
+        (V1.replace("} 7.0", "} 7.0\nvllm:num_preemptions_total{model_name=\"m\",engine=\"0\"} 8.0"),
+         "line 13 repeats a series with another value: 'vllm:num_preemptions_total"),
+    ],
+)  # fmt: skip
+def test_a_bad_line_takes_its_family_and_the_rest_is_judged(body: str, why: str) -> None:
+    target = normal(body)
+    sample, good = target.engines["m", "0"], only(V1)
+    assert sample.preemptions is None
+    assert sample.unusable == {"preemptions_total"}
+    assert replace(sample, preemptions=7.0, unusable=frozenset()) == good
+    assert target.invalid["preemptions_total"] >= 1
+    assert list(target.unread) == ["preemptions_total"]
+    assert why in target.unread["preemptions_total"]
+    assert not normal(V1).unread
+
+
+def test_a_line_in_another_encoding_takes_its_family_and_the_rest_is_judged() -> None:
+    target = normalise(V1.encode().replace(b'model_name="m"} 7.0', b'model_name="m\xff"} 7.0'))
+    assert target.engines["m", "0"].preemptions is None
+    assert "line 12 is not UTF-8" in target.unread["preemptions_total"]
+    help_text = normalise(V1.encode().replace(b"# HELP vllm:num_preemptions_total P.", b"# HELP x \xff."))
+    assert help_text.engines["m", "0"].preemptions == 7.0
+    assert not help_text.unread
+
+
+def test_a_bad_line_of_the_newer_spelling_leaves_the_older_one() -> None:
+    old = 'vllm:gpu_cache_usage_perc{engine="0",model_name="m"} 0.4\n'
+    target = normal(old + V1.replace("} 0.5", "} x"))
+    assert target.engines["m", "0"].kv_usage == 0.4
+    assert list(target.unread) == ["kv_cache_usage_ratio"]
+
+
+@pytest.mark.parametrize("part", ["_bucket", "_sum", "_count"])
+def test_a_bad_part_of_a_histogram_takes_all_of_it(part: str) -> None:
+    text = histogram(("1", 1), ("+Inf", 2), count=2, total=3)
+    line = next(line for line in text.splitlines() if part in line)
+    target = normal(text.replace(line, line + ".2.3") + V1)
+    assert not target.engines["m", "0"].histograms
+    assert target.invalid == {"e2e_latency_seconds": 4}
+    assert replace(target.engines["m", "0"], unusable=frozenset()) == only(V1)
+
+
+def test_a_second_process_start_leaves_the_engines_as_they_are() -> None:
+    """A wrapper's own beside vLLM's."""
+    target = normal("process_start_time_seconds 1000\nprocess_start_time_seconds 2000\n" + V1)
+    assert replace(target.engines["m", "0"], unusable=frozenset()) == only(V1)
+    assert list(target.unread) == ["started_at"]
+
+
+def test_a_cache_configuration_that_contradicts_itself_is_unknown_not_off() -> None:
+    row = CONFIG.format(labels='block_size="16",num_gpu_blocks="10",enable_prefix_caching="False",engine="0"')
+    assert only(V1 + row).prefix_caching is False
+    target = normal(row + row.replace(" 1.0", " 2.0") + V1)
+    assert (target.engines["m", "0"].prefix_caching, target.engines["m", "0"].kv_capacity_tokens) == (None, None)
+    assert list(target.unread) == ["cache_config_info"]
+
+
+@pytest.mark.parametrize("label", ["", ',enable_prefix_caching="None"'])
+def test_prefix_caching_that_is_not_said_is_unknown(label: str) -> None:
+    assert only(V1 + CONFIG.format(labels=f'engine="0",block_size="16"{label}')).prefix_caching is None
+    assert only(V1).prefix_caching is None
+
+
+GAUGES = ("num_requests_running", "num_requests_waiting")
+PROGRESS = ("prompt_tokens_total", "generation_tokens_total")
+
+
+@pytest.mark.parametrize("lost", [GAUGES, PROGRESS])
+def test_too_little_left_is_an_error_with_the_line(lost: tuple[str, ...]) -> None:
+    body = V1 + 'vllm:num_requests_swapped{engine="0",model_name="m"} 0\n'
+    one = body.replace(f'vllm:{lost[0]}{{engine="0"', f"vllm:{lost[0]}{{engine=0")
+    assert list(normal(one).engines) == [("m", "0")]
+    error = refused(one.replace(f'vllm:{lost[1]}{{engine="0"', f"vllm:{lost[1]}{{engine=0"))
     assert error.reason == "malformed"
-    assert "line 12" in error.detail
-    assert "num_preemptions_total" in error.detail
+    assert lost[0] in error.detail
+
+
+def test_a_malformed_last_line_is_an_error_for_what_followed_may_be_missing() -> None:
+    error = refused(V1.replace('model_name="m"} 50.0', ""))
+    assert error.reason == "malformed"
+    assert "line 18" in error.detail
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "# EOF\n",
+        "# TYPE vllm:num_requests_running gauge\n# TYPE vllm:prompt_tokens counter\n# EOF\n",
+        '# TYPE http_requests counter\nhttp_requests_total{method="GET",status="2xx",handler="/health"} 1\n# EOF\n',
+    ],
+)
+def test_an_idle_rust_frontend_has_no_engine_yet_and_is_no_error(body: str) -> None:
+    assert normal(body).engines == {}
+
+
+@pytest.mark.parametrize("body", ["# TYPE go_gc gauge\ngo_gc 1\n# EOF\n", "# TYPE http_requests counter\n"])
+def test_openmetrics_of_another_server_and_a_page_that_does_not_end_are_no_idle_frontend(body: str) -> None:
+    assert refused(body).reason == "no_vllm_metrics"
+
+
+# --- Labels that vLLM does not have.
+
+
+def spread(body: str, *labels: str) -> str:
+    """The samples of a body once for each of these labels; the last copy has 9 running."""
+    rows = []
+    for number, label in enumerate(labels, 1):
+        busy = body.replace("running{", "running{ ").replace("} 3.0", "} 9.0") if number == len(labels) else body
+        rows += [line.replace('model_name="m"', f'model_name="m"{label}') for line in busy.splitlines()]
+    return "\n".join(row for row in rows if row[0] != "#") + "\n"
+
+
+@pytest.mark.parametrize(
+    ("labels", "engines"),
+    [
+        ([',stage="0"', ',stage="1"'], ["0@stage=0", "0@stage=1"]),
+        ([',worker_addr="a:1"', ',worker_addr="a:2"'], ["0@worker_addr=a:1", "0@worker_addr=a:2"]),
+        ([',pod="x",instance="10.0.0.1:80"', ',pod="y",instance="10.0.0.2:80"'], ["0@pod=x", "0@pod=y"]),
+        ([',stage="0",replica="0"', ',stage="1",replica="0"'], ["0@stage=0", "0@stage=1"]),
+        ([',stage="0",replica="1"', ',stage="1",replica="0"', ',stage="1",replica="1"'],
+         ["0@replica=1,stage=0", "0@replica=0,stage=1", "0@replica=1,stage=1"]),
+        (["", ',model_instance_name="b"'], ["0", "0@model_instance_name=b"]),
+        ([f',zone="{"z" * 70}1"', ',zone="b"'], [f"0@zone={'z' * 64}", "0@zone=b"]),
+    ],
+)  # fmt: skip
+def test_labels_that_tell_equal_series_apart_make_engines(labels: list[str], engines: list[str]) -> None:
+    target = normal(spread(V1, *labels))
+    assert list(target.engines) == [("m", engine) for engine in engines]
+    assert [sample.running for sample in target.engines.values()] == [3.0] * (len(labels) - 1) + [9.0]
+    assert {sample.generation_tokens for sample in target.engines.values()} == {50.0}
+    assert target.split_labels == tuple(
+        sorted({mark.split("=")[0] for e in engines for mark in e[2:].split(",") if mark})
+    )
+    assert not target.unread
+
+
+def test_labels_that_are_the_same_everywhere_split_nothing() -> None:
+    target = normal(spread(V1.replace("3.0", "9.0"), ',pod="x",namespace="n"'))
+    assert list(target.engines) == [("m", "0")]
+    assert target.split_labels == ()
+    assert target.engines == normal(V1.replace("3.0", "9.0")).engines
+
+
+def test_each_engine_of_a_split_page_has_its_own_start_and_configuration() -> None:
+    label = 'engine="0",block_size="16",num_gpu_blocks="{}00",stage="{}"'.format
+    rows = CONFIG.format(labels=label(1, 0)) + CONFIG.format(labels=label(2, 1))
+    rows += 'process_start_time_seconds{stage="0"} 1000\nprocess_start_time_seconds{stage="1"} 2000\n'
+    first, second = normal(rows + spread(V1, ',stage="0"', ',stage="1"')).engines.values()
+    assert (first.kv_capacity_tokens, first.started_at) == (1600, 1000)
+    assert (second.kv_capacity_tokens, second.started_at) == (3200, 2000)
+
+
+def test_a_label_on_one_family_alone_is_refused_aloud() -> None:
+    """A release that begins to split a counter must be told, not added up or guessed."""
+    row = 'vllm:request_success_total{{engine="0",finished_reason="stop",model_name="m",priority="{0}"}} {1}\n'
+    target = normal(V1 + row.format("high", 3) + row.format("low", 4))
+    assert target.engines["m", "0"].responses is None
+    assert target.invalid == {"responses_total": 2}
+    assert "label priority, unknown to vLLM" in target.unread["responses_total"]
+    assert normal(V1 + row.format("high", 3)).engines["m", "0"].responses == {"stop": 3.0}
+
+
+def test_what_lacks_the_label_that_splits_the_page_is_nobodys() -> None:
+    stray = 'vllm:request_success_total{engine="0",finished_reason="stop",model_name="m"} 3\n'
+    target = normal(spread(V1, ',stage="0"', ',stage="1"') + stray)
+    assert list(target.engines) == [("m", "0@stage=0"), ("m", "0@stage=1")]
+    assert "no label stage" in target.unread["responses_total"]
+
+
+def test_a_label_with_a_value_for_everything_is_refused_with_its_name() -> None:
+    error = refused(spread(V1, *(f',request_id="{n}"' for n in range(65))))
+    assert error.reason == "too_many_series"
+    assert "label request_id, unknown to vLLM, makes 65 engines" in error.detail
+    clash = spread(V1, f',zone="{"z" * 64}1"', f',zone="{"z" * 64}2"')
+    assert refused(clash).reason == "duplicate"
+
+
+def test_splitting_is_the_same_with_a_layout() -> None:
+    body = spread(V1, ',stage="0"', ',stage="1"')
+    layout = Layout()
+    for text in (V1, body, body.replace("} 50.0", "} 51.0"), V1, body.replace("} 7.0", "} x")):
+        assert normalise(text.encode(), layout) == normalise(text.encode())
+
+
+def test_a_reason_under_the_label_that_imitators_use_is_read() -> None:
+    row = 'vllm:request_success_total{{finish_reason="{0}",model_name="m"}} {1}\n'
+    assert only(V1 + row.format("stop", 3) + row.format("length", 1)).responses == {"stop": 3.0, "length": 1.0}
 
 
 def test_every_histogram_and_counter_of_the_table_is_in_the_catalogue() -> None:
@@ -741,7 +932,7 @@ def test_a_layout_survives_a_bad_body() -> None:
         b"",
         b"<html>",
         body[:-200],
-        body.replace(b"num_preemptions_total{", b"num_preemptions_total["),
+        body.replace(b"running{", b"running[").replace(b"waiting{", b"waiting["),
         b"\xff\n",
     ):
         with pytest.raises(ExpositionError):

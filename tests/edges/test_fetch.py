@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import gzip
+import re
 import socket
 import ssl
 import subprocess
@@ -179,12 +180,26 @@ def test_a_gigabyte_is_cut_off_at_the_cap_without_being_held() -> None:
     tracemalloc.stop()
     assert seen.reason == "too_large"
     assert "limits.body" in seen.detail
+    assert "lines, none of them huge" in seen.detail
     assert peak < 64 * 1024**2
+
+
+def test_the_line_that_makes_a_body_too_large_is_named() -> None:
+    row = b'vllm:model_config_info{cfg="' + b"x" * 2_000_000 + b'"} 1\n'
+
+    async def stream(_: bytes, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\nm 1\n" + row)
+        await writer.drain()
+
+    seen = asyncio.run(scrape_from(stream, max_body=1024**2, timeout=30))
+    assert seen.reason == "too_large"
+    assert re.search(r"one line has 1,\d{3},\d{3} bytes: vllm:model_config_info$", seen.detail)
 
 
 def test_a_gigabyte_that_is_announced_is_not_even_begun() -> None:
     seen = asyncio.run(scrape_from(says(http(b"", Content_Length=str(1024**3)))))
     assert seen.reason == "too_large"
+    assert "1,073,741,824 bytes" in seen.detail
 
 
 def test_a_compressed_bomb_is_cut_off_at_the_cap() -> None:
@@ -219,12 +234,15 @@ def test_nan_and_negative_gauges_are_dropped_and_counted_while_the_rest_is_read(
     assert set(snapshot.invalid) == {"requests_running", "kv_cache_usage_ratio"}
 
 
-def test_the_same_series_twice_is_a_duplicate_or_counted_never_a_crash() -> None:
+def test_the_same_series_twice_is_dropped_and_counted_while_the_rest_is_read() -> None:
     text = bodies()[0]
     line = next(part for part in text.split(b"\n") if part.startswith(b"vllm:num_requests_running{"))
     snapshot = TargetEvaluator("t").observe(asyncio.run(scrape_from(says(http(text + line + b"1\n")))))
-    assert snapshot.reason == "duplicate"
-    assert "num_requests_running" in snapshot.detail
+    (engine,) = snapshot.engines
+    assert snapshot.up
+    assert engine.sample is not None
+    assert (engine.sample.running, engine.sample.waiting) == (None, 0)
+    assert snapshot.invalid == {"requests_running": 2}
 
 
 def test_credentials_are_sent_and_never_shown(tmp_path: Path) -> None:

@@ -6,21 +6,23 @@ Invariant: the result does not depend on the layout, which only saves work; what
 in the last sample.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from vllm_vitals.core.exposition import ExpositionError, learn, split
+from vllm_vitals.core.exposition import Exposition, ExpositionError, learn, split
 from vllm_vitals.core.fold import HISTOGRAM
 from vllm_vitals.core.incremental import Blocks, apply_delta
 from vllm_vitals.core.sample import EngineSample, Identity, TargetSample
 from vllm_vitals.core.series_index import Engine, FamilySlot, Layout, index_series
-from vllm_vitals.vllm.names import ENGINE_STEMS, WANTED
+from vllm_vitals.vllm.names import ENGINE_STEMS, FAMILIES, WANTED
 from vllm_vitals.vllm.routes import HttpKey
 
 __all__ = ["ExpositionError", "Layout", "normalise"]
 
 MAX_STARTS = 16  # start times kept of one page
+HTTP_FAMILIES = "http_"  # of the HTTP server before the engines
+_PRESENCE = frozenset({"running", "waiting"})
+_PROGRESS = frozenset({"generation_tokens", "prompt_tokens", "steps"})
 _NO_ENGINES = "no vLLM engine metrics: the server runs with --disable-log-stats, or this is not a vLLM server"
 
 
@@ -41,21 +43,41 @@ def normalise(body: bytes, layout: Layout | None = None) -> TargetSample:
 def _learn(layout: Layout, blocks: Blocks) -> TargetSample:
     exposition = learn(blocks, WANTED)
     facts = index_series(layout, exposition)
-    if not facts.stems & ENGINE_STEMS:
+    if not facts.stems & ENGINE_STEMS and not _may_be_idle(exposition):
         layout.skeleton = None
         raise ExpositionError("no_vllm_metrics", _NO_ENGINES)
+    if layout.unread.first and not _enough_is_left(layout):
+        layout.skeleton = None
+        raise ExpositionError(*layout.unread.first)
     for cell in layout.cells:
         _fold(cell, exposition.values)
-    engines = {engine.key: _sample(engine) for engine in layout.engines}
+    engines = {engine.key: _sample(engine, layout) for engine in layout.engines}
     return TargetSample(
         engines,
         facts.dialect,
-        _invalid(layout.cells),
+        _invalid(layout),
         facts.unknown,
         facts.settings,
         http=_answers(layout),
         identity=_identity(layout),
+        unread=layout.unread.why,
+        split_labels=layout.split_labels,
     )
+
+
+def _may_be_idle(exposition: Exposition) -> bool:
+    """Tell whether this is a Rust frontend before its first request: OpenMetrics, and no family but the HTTP server's.
+
+    It makes a series at its first event, and leaves out families without series.
+    """
+    return exposition.ended and all(name.startswith(HTTP_FAMILIES) for name in exposition.families)
+
+
+def _enough_is_left(layout: Layout) -> bool:
+    """Tell whether, without the families that cannot be read, presence and progress of requests can still be seen."""
+    left = {cell.family.field for cell in layout.cells}
+    lost = {family.field for family in FAMILIES if family.name in layout.unread.why}
+    return all(left & group or not lost & group for group in (_PRESENCE, _PROGRESS))
 
 
 def _update(layout: Layout, values: list[float], last: TargetSample, changed: Iterable[int]) -> TargetSample:
@@ -66,13 +88,13 @@ def _update(layout: Layout, values: list[float], last: TargetSample, changed: It
     for cell in filter(None, stale):
         _fold(cell, values)
     engines = {
-        engine.key: last.engines[engine.key] if stale.isdisjoint(engine.cells) else _sample(engine)
+        engine.key: last.engines[engine.key] if stale.isdisjoint(engine.cells) else _sample(engine, layout)
         for engine in layout.engines
     }
     return replace(
         last,
         engines=engines,
-        invalid=_invalid(layout.cells),
+        invalid=_invalid(layout),
         http=last.http if stale.isdisjoint(layout.page["http"]) else _answers(layout),
         identity=_identity(layout),
     )
@@ -94,15 +116,15 @@ def _fold(cell: FamilySlot, values: list[float]) -> None:
     cell.value = value * cell.scale if value is not None and cell.scale != 1.0 else value
 
 
-def _invalid(cells: Iterable[FamilySlot]) -> Mapping[str, int]:
-    counts: Counter[str] = Counter()
-    for cell in cells:
+def _invalid(layout: Layout) -> Mapping[str, int]:
+    counts = layout.unread.counts.copy()
+    for cell in layout.cells:
         if cell.dropped:
             counts[cell.family.name] += cell.dropped
     return counts
 
 
-def _sample(engine: Engine) -> EngineSample:
+def _sample(engine: Engine, layout: Layout) -> EngineSample:
     said = {cell.family.field: cell.value for cell in engine.cells if cell.value is not None}
     histograms = {cell.family.name: said.pop(cell.family.field) for cell in engine.cells
                   if cell.family.fold is HISTOGRAM and cell.value is not None}  # fmt: skip
@@ -117,6 +139,6 @@ def _sample(engine: Engine) -> EngineSample:
         said["waiting"] += swapped
     asked = said.pop("external_queries", 0.0) > 0
     restored = engine.fixed["kv_restored"] if engine.fixed["kv_restored"] is not None else asked
-    unusable = frozenset(cell.family.name for cell in engine.cells if cell.dropped)
-    fixed = engine.fixed | {"kv_restored": restored, "updating_weights": moving > 0, "unusable": unusable}
+    unusable = layout.unread.why.keys() | {cell.family.name for cell in engine.cells if cell.dropped}
+    fixed = engine.fixed | {"kv_restored": restored, "updating_weights": moving > 0, "unusable": frozenset(unusable)}
     return EngineSample(histograms=histograms, **fixed, **said)

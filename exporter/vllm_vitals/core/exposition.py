@@ -1,7 +1,8 @@
 """Text exposition to numbers, hardened: the traps of the format are refused or read right, never guessed.
 
 In: the bytes of ``GET /metrics`` and which metric names are wanted. Out: `Exposition`, or `ExpositionError` with a
-reason from `snapshot.SCRAPE_ERRORS`. Invariant: a body that was cut short is an error wherever the cut can be seen.
+reason from `snapshot.SCRAPE_ERRORS`. Invariant: a body that was cut short is an error wherever the cut can be seen; a
+line that cannot be read, or contradicts another, is a fault of its own metric name and of no other.
 """
 
 import re
@@ -10,19 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import isnan
+from typing import NamedTuple
 
 from vllm_vitals.core.incremental import Blocks, ParsedBody, Rows
+from vllm_vitals.core.sample_line import COMMENT, SAMPLE, is_sound, read, shown
 
 MAX_SERIES = 200_000
-_SAMPLE = re.compile(r"[ \t]*([a-zA-Z_:][a-zA-Z0-9_:]*)([ \t]*\{|[ \t]+|)")
-_BLOCK = re.compile(r'\{((?:[^"}]|"(?:[^"\\]|\\.)*+")*+)\}[ \t]*')
-_LABEL = re.compile(
-    r'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*|"(?:[^"\\]|\\.)*+")[ \t]*=[ \t]*"((?:[^"\\]|\\.)*+)"[ \t]*(?:,[ \t]*|$)'
-)
-_ESCAPE = re.compile(r'\\[\\n"]')
-_COMMENT = re.compile(r"[ \t]*#[ \t]*(TYPE|HELP)[ \t]+(\S+)(?:[ \t]+(\S+))?")
+_HUGE = re.compile(rb"(?m)^[^\n]{65536,}")
 _PART = re.compile(r"_(bucket|sum|count)$")
-_UNESCAPED = {"\\\\": "\\", "\\n": "\n", '\\"': '"'}
 
 
 class ExpositionError(Exception):
@@ -35,6 +31,13 @@ class ExpositionError(Exception):
 
     def __str__(self) -> str:
         return f"{self.reason}: {self.detail}"
+
+
+class Fault(NamedTuple):
+    """Why the series of one name are not to be trusted, in the words of an `ExpositionError`."""
+
+    reason: str
+    detail: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +53,15 @@ class Exposition:
     """The series read, in the order of the body, their values in the same order, and the families seen.
 
     ``families`` holds names as declared, and the names of samples that stand under no declaration of their own.
+    ``faults`` has the first fault of each wanted name; what else stands under that name is read all the same.
+    ``ended``: the body closes as OpenMetrics does.
     """
 
     series: Sequence[Series]
     families: frozenset[str]
     skeleton: ParsedBody
+    faults: Mapping[str, Fault]
+    ended: bool
 
     @property
     def values(self) -> list[float]:
@@ -65,9 +72,13 @@ class Exposition:
 def parse(body: bytes, wanted: frozenset[str] | None = None, max_series: int = MAX_SERIES) -> Exposition:
     """Read the wanted series (None: all) of a body in text format 0.0.4 or OpenMetrics. Raises `ExpositionError`.
 
-    Malformed lines of unwanted names are skipped. A family with a wanted name may bring its other series along.
+    Forgives nothing: the first fault of a wanted name is the error. Malformed lines of unwanted names are skipped. A
+    family with a wanted name may bring its other series along.
     """
-    return learn(split(body, max_series), wanted)
+    exposition = learn(split(body, max_series), wanted)
+    for fault in exposition.faults.values():
+        raise ExpositionError(*fault)
+    return exposition
 
 
 def split(body: bytes, max_series: int = MAX_SERIES) -> Blocks:
@@ -87,29 +98,59 @@ def split(body: bytes, max_series: int = MAX_SERIES) -> Blocks:
 def learn(blocks: Blocks, wanted: frozenset[str] | None = None) -> Exposition:
     """Take blocks apart for the first time. Raises `ExpositionError`."""
     seen = _Seen(wanted)
-    rows = []
+    rows: list[Rows | None] = []
     for number, text in enumerate(blocks.texts):
-        opening = blocks.opening if number else b""
-        lines = _decoded(opening + text).split("\n")
-        rows.append(_rows(text, lines, seen, last=number == len(blocks.texts) - 1))
+        block = (blocks.opening if number else b"") + text
+        last = number == len(blocks.texts) - 1
+        try:
+            lines = block.decode().split("\n")
+        except UnicodeDecodeError:
+            lines = _salvage(block, seen)
+            _rows(text, lines, seen, last=last)
+            rows.append(None)
+        else:
+            rows.append(_rows(text, lines, seen, last=last))
         seen.line += len(lines)
-    if not seen.series and not seen.sound:
-        raise _not_metrics(_decoded(blocks.texts[0]))
+    ended = next((line for line in reversed(lines) if line.strip()), "").startswith("# EOF")
+    if not seen.series and not seen.sound and not ended:
+        for fault in (*seen.faults.values(), *seen.foreign.values()):
+            raise ExpositionError(*fault)
+        raise _not_metrics(blocks.texts[0])
     _refuse_cut_family(lines, seen.line)
+    if (unfinished := seen.malformed) and unfinished[0] == seen.line - 1:
+        raise ExpositionError(*unfinished[1])  # where the body ends, more than this line may be missing
     if seen.repeats:
         blocks = Blocks(b"", [])  # a series on two lines: every body has to be checked again
-    return Exposition(seen.series, frozenset(seen.families), ParsedBody(blocks, rows, seen.values))
+    skeleton = ParsedBody(blocks, rows, seen.values)
+    return Exposition(seen.series, frozenset(seen.families), skeleton, seen.faults, ended)
+
+
+def _salvage(block: bytes, seen: "_Seen") -> list[str]:
+    """Decode a block that is not UTF-8 line by line, noting the lines that are not."""
+    lines = []
+    for number, line in enumerate(block.split(b"\n"), seen.line):
+        lines.append(line.decode(errors="replace"))
+        if lines[-1].encode() != line:
+            seen.foreign[number] = Fault("encoding", f"line {number} is not UTF-8: {shown(lines[-1])}")
+    return lines
 
 
 @dataclass(slots=True)
 class _Seen:
-    """What the lines so far have given. ``sound``: a declaration or an unwanted sample shows that they are metrics."""
+    """What the lines so far have given. ``sound``: a declaration or an unwanted sample shows that they are metrics.
+
+    ``faults`` are by metric name, ``foreign`` (not UTF-8) by line; ``malformed`` is the last line of a wanted name that
+    could not be read.
+    """
 
     wanted: frozenset[str] | None
     series: list[Series] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
     families: set[str] = field(default_factory=set)
     slots: dict[tuple[str, frozenset[tuple[str, str]]], int] = field(default_factory=dict)
+    faults: dict[str, Fault] = field(default_factory=dict)
+    foreign: dict[int, Fault] = field(default_factory=dict)
+    malformed: tuple[int, Fault] | None = None
     line: int = 1
     repeats: bool = False
     sound: bool = False
@@ -118,10 +159,15 @@ class _Seen:
         """Whether this very name is wanted."""
         return self.wanted is None or name in self.wanted
 
+    def blame(self, name: str, fault: Fault) -> None:
+        """Keep a wanted name's first fault."""
+        if self.wants(name):
+            self.faults.setdefault(name, fault)
+
 
 def _rows(text: bytes, lines: list[str], seen: _Seen, *, last: bool) -> Rows | None:
     """Read one block; return how it is built where a later one may differ in its numbers."""
-    samples = [_SAMPLE.match(line) for line in lines]
+    samples = [SAMPLE.match(line) for line in lines]
     names = {sample[1] for sample in samples if sample}
     declared, kind = _declare(lines, seen)
     own = bool(declared) and all(name.startswith(declared) for name in names)
@@ -138,7 +184,7 @@ def _rows(text: bytes, lines: list[str], seen: _Seen, *, last: bool) -> Rows | N
             return None
         return Rows(head, tail, b"", prefixes, sum(map(len, prefixes)) + len(prefixes) - 1, first)
     if not seen.sound and names:
-        seen.sound = any(_is_sound(line) for line in lines)
+        seen.sound = any(is_sound(line) for line in lines)
     may_hide_a_cut = last and kind in ("histogram", "summary", "")
     if not regular or not own or may_hide_a_cut or _is_wanted_inside(declared, seen.wanted):
         return None
@@ -149,7 +195,7 @@ def _declare(lines: Iterable[str], seen: _Seen) -> tuple[str, str]:
     """The name and type that a block declares last."""
     declared = kind = ""
     for line in lines:
-        if not line.startswith(("#", " ", "\t")) or not (comment := _COMMENT.match(line)):
+        if not line.startswith(("#", " ", "\t")) or not (comment := COMMENT.match(line)):
             continue
         seen.sound = True
         if comment[1] == "TYPE":
@@ -168,27 +214,30 @@ def _ends(text: bytes, lines: list[str], start: int, end: int) -> tuple[bytes, b
 
 def _read_lines(lines: list[str], samples: list[re.Match[str] | None], seen: _Seen) -> Iterator[bytes]:
     """Take in a block's series; yield each line up to its value."""
-    for offset, (line, sample) in enumerate(zip(lines, samples, strict=True)):
+    for number, (line, sample) in enumerate(zip(lines, samples, strict=True), seen.line):
         if sample is None:
             continue
+        name = sample[1]
         try:
-            labels, cut, value = _read(line, sample)
+            labels, cut, value = read(line, sample)
         except ValueError as error:
-            if seen.wants(sample[1]):
-                raise ExpositionError("malformed", f"line {seen.line + offset}: {error}: {_shown(line)}") from None
+            fault = seen.foreign.get(number) or Fault("malformed", f"line {number}: {error}: {shown(line)}")
+            seen.blame(name, fault)
+            seen.malformed = (number, fault) if seen.wants(name) else seen.malformed
             continue
-        slot = seen.slots.setdefault((sample[1], frozenset(labels.items())), len(seen.series))
+        if number in seen.foreign:
+            seen.blame(name, seen.foreign[number])
+            continue
+        slot = seen.slots.setdefault((name, frozenset(labels.items())), len(seen.series))
         if slot == len(seen.series):
-            seen.series.append(Series(sample[1], labels))
+            seen.series.append(Series(name, labels))
             seen.values.append(value)
             yield line[:cut].encode()
             continue
         seen.repeats = True
         same = value == seen.values[slot] or (isnan(value) and isnan(seen.values[slot]))
-        if not same and seen.wants(sample[1]):
-            raise ExpositionError(
-                "duplicate", f"line {seen.line + offset} repeats a series with another value: {_shown(line)}"
-            )
+        if not same:
+            seen.blame(name, Fault("duplicate", f"line {number} repeats a series with another value: {shown(line)}"))
 
 
 def _is_wanted_inside(name: str, wanted: frozenset[str] | None) -> bool:
@@ -203,86 +252,33 @@ def _ordered(names: frozenset[str]) -> list[str]:
     return sorted(names)
 
 
-def _read(line: str, sample: re.Match[str]) -> tuple[dict[str, str], int, float]:
-    """Labels, where the value begins, and the value. Raises ValueError."""
-    cut = sample.end()
-    if not sample[2]:
-        raise ValueError("no value after the name")
-    if not sample[2].endswith("{"):
-        return {}, cut, _number(line[cut:])
-    block = _BLOCK.match(line, cut - 1)
-    if block is None:
-        raise ValueError("labels do not end")
-    return _labels(block[1]), block.end(), _number(line[block.end() :])
-
-
-def _labels(text: str) -> dict[str, str]:
-    labels: dict[str, str] = {}
-    text = text.strip(" \t")
-    at = 1 if text.startswith(",") else 0  # the reference parser allows one
-    while at < len(text):
-        label = _LABEL.match(text, at)
-        if label is None:
-            raise ValueError("bad label")
-        name, value = label.groups()
-        if name[0] == '"':
-            name = _unescape(name[1:-1])
-        if name in labels:
-            raise ValueError("label given twice")
-        labels[name] = _unescape(value) if "\\" in value else value
-        at = label.end()
-    return labels
-
-
-def _unescape(text: str) -> str:
-    return _ESCAPE.sub(lambda match: _UNESCAPED[match[0]], text)
-
-
-def _number(text: str) -> float:
-    """The value, whatever timestamp or exemplar follows it."""
-    value, *rest = text.split(None, 2) or [""]
-    if rest and not rest[0].startswith("#"):
-        _plain(rest[0])
-        if len(rest) > 1 and not rest[1].startswith("#"):
-            raise ValueError("more than a value and a timestamp")
-    return _plain(value)
-
-
-def _plain(text: str) -> float:
-    """Python alone would also accept 1_000 and the digits of any script."""
-    if "_" in text or not text.isascii():
-        raise ValueError("bad number")
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError("bad number") from None
-
-
-def _decoded(body: bytes) -> str:
-    try:
-        return body.decode()
-    except UnicodeDecodeError as error:
-        where = body[max(0, error.start - 40) : error.start + 40].decode(errors="replace")
-        raise ExpositionError("encoding", f"not UTF-8 ({error.reason}) near {_shown(where)}") from None
+def burden(body: bytes | bytearray) -> str:
+    """Say what makes a body so large, for the person who has to find it: its lines, or one that is huge."""
+    longest = max(_HUGE.finditer(body), key=lambda line: line.end() - line.start(), default=None)
+    if longest is None:
+        return f"{body.count(10):,} lines, none of them huge"
+    start = bytes(longest[0][:128]).decode(errors="replace")
+    name = SAMPLE.match(start)
+    return f"one line has {longest.end() - longest.start():,} bytes: {name[1] if name else shown(start)}"
 
 
 def _unfinished(body: bytes) -> ExpositionError:
     """Why a body that does not end in a newline is refused: an exposition cut short, or none at all."""
     lines = body.decode(errors="replace").split("\n")
-    if not body.startswith(b"<") and any(_COMMENT.match(line) or _is_sound(line) for line in lines):
+    if not body.startswith(b"<") and any(COMMENT.match(line) or is_sound(line) for line in lines):
         return ExpositionError("truncated", f"the body stops inside line {len(lines)}, after {len(body)} bytes")
-    return _not_metrics(body.decode(errors="replace"))
+    return _not_metrics(body)
 
 
-def _not_metrics(text: str) -> ExpositionError:
-    first = text.lstrip().split("\n", 1)[0]
-    return ExpositionError("not_metrics", f"not an exposition: it begins with {_shown(first)}")
+def _not_metrics(body: bytes) -> ExpositionError:
+    first = body.decode(errors="replace").lstrip().split("\n", 1)[0]
+    return ExpositionError("not_metrics", f"not an exposition: it begins with {shown(first)}")
 
 
 def _refuse_cut_family(lines: list[str], end: int) -> None:
     """A body cut between two lines shows it where it ends in a family's head, a histogram or a summary."""
     lines = [line for line in lines if line.strip()]
-    comments = [comment for line in lines if (comment := _COMMENT.match(line))]
+    comments = [comment for line in lines if (comment := COMMENT.match(line))]
     if lines and lines[-1].startswith("# EOF"):
         return
     if comments and comments[-1].string == lines[-1]:
@@ -298,12 +294,12 @@ def _is_cut(lines: list[str], kind: str | None) -> bool:
     last: tuple[str, frozenset[tuple[str, str]]] | None = None
     parts: set[str] = set()
     for line in reversed(lines):
-        sample = _SAMPLE.match(line)
+        sample = SAMPLE.match(line)
         part = sample and _PART.search(sample[1])
         if sample is None or not part:
             break
         try:
-            labels, _, _ = _read(line, sample)
+            labels, _, _ = read(line, sample)
         except ValueError:
             return False
         bound = labels.pop("le", "")
@@ -314,21 +310,3 @@ def _is_cut(lines: list[str], kind: str | None) -> bool:
     if kind == "histogram" or "bucket" in parts:
         return last is not None and not parts >= {"+Inf", "sum", "count"}
     return kind == "summary" and len(parts & {"sum", "count"}) == 1
-
-
-def _is_sound(line: str) -> bool:
-    """Whether a line is a sample in every respect."""
-    sample = _SAMPLE.match(line)
-    if sample is None:
-        return False
-    try:
-        _read(line, sample)
-    except ValueError:
-        return False
-    return True
-
-
-def _shown(text: str) -> str:
-    """A piece of the body that is safe to print: short, one line, no control characters."""
-    short = text if len(text) <= 120 else text[:117] + "..."
-    return "'" + "".join(c if c.isprintable() else "?" for c in short) + "'"

@@ -104,11 +104,15 @@ def _by_model(members: Sequence[Member]) -> tuple[tuple[int, ...], ...]:
     return tuple(map(_slots, _grouped(members, "model_name").values()))
 
 
-def split_by(label: str, fold: Fold, *, whole: bool = False) -> Fold:
-    """Fold each value of a label apart: {label value: folded}. ``whole``: one impossible part makes all absent."""
+def split_by(label: str, fold: Fold, *, whole: bool = False, alias: str = "") -> Fold:
+    """Fold each value of a label apart: {label value: folded}. ``whole``: one impossible part makes all absent.
+
+    ``alias`` is what servers that imitate vLLM call the label.
+    """
 
     def arrange(members: Sequence[Member]) -> dict[str, Any]:
-        groups = _grouped(members, label, missing="unknown")
+        here = label if any(label in member.labels for member in members) else alias or label
+        groups = _grouped(members, here, missing="unknown")
         for extra in list(groups)[MAX_LABEL_VALUES:]:
             groups.setdefault(OTHER, []).extend(groups.pop(extra))
         return {name[:64]: fold.arrange(group) for name, group in groups.items()}

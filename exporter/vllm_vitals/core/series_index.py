@@ -5,15 +5,18 @@ belong to. Invariant: every slot feeds at most one cell, and spellings of one fa
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from vllm_vitals.core.exposition import MAX_SERIES, Exposition, ExpositionError, Series
+from vllm_vitals.core import places
+from vllm_vitals.core.exposition import MAX_SERIES, Exposition, ExpositionError, Fault
 from vllm_vitals.core.fold import Member
 from vllm_vitals.core.incremental import ParsedBody
+from vllm_vitals.core.places import PAGE, Place, Separation, separation
 from vllm_vitals.core.sample import TargetSample
 from vllm_vitals.vllm.names import (
+    CACHE_CONFIG,
     CONFIG_NAMES,
     HTTP,
     KV_STORES,
@@ -28,15 +31,12 @@ from vllm_vitals.vllm.names import (
     stem,
 )
 
-MAX_NAME = 256  # characters of a model name or engine that become a label of ours
 MAX_UNKNOWN = 1000
 MAX_ENGINES = 1024  # the widest expert-parallel deployments have some hundred ranks
-# Ray's agent shows all replicas of its node: each is a server of its own, with its own engine 0.
-REPLICA_LABELS = ("ReplicaId", "WorkerId")
 _OF_PAGE = ("http", "process_start", "started_at")
 
 Config = Mapping[str, str]
-Configs = dict[tuple[str, str | None], Config]  # by replica and engine, None where the release has no such label
+Configs = dict[tuple[Place, str | None], Config]  # by server and engine, None where the release has no such label
 
 
 @dataclass(slots=True, eq=False)
@@ -60,6 +60,21 @@ class Engine:
 
 
 @dataclass(slots=True)
+class Unread:
+    """The families that a body shows and nobody may trust, by our name: why, and how many series were dropped."""
+
+    why: dict[str, str] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+    first: Fault | None = None
+
+    def refuse(self, family: str, fault: Fault, series: int = 1) -> None:
+        """Drop series of a family; its first fault is kept."""
+        self.why.setdefault(family, fault.detail)
+        self.counts[family] += series
+        self.first = self.first or fault
+
+
+@dataclass(slots=True)
 class Layout:
     """What one target's last body taught. Its owner makes one a target and gives it to every `normalise`.
 
@@ -74,6 +89,8 @@ class Layout:
     owners: list[FamilySlot | None] = field(default_factory=list)
     cells: list[FamilySlot] = field(default_factory=list)
     engines: list[Engine] = field(default_factory=list)
+    unread: Unread = field(default_factory=Unread)
+    split_labels: tuple[str, ...] = ()
     page: dict[str, list[FamilySlot]] = field(default_factory=dict)
     sample: TargetSample | None = None
 
@@ -87,18 +104,6 @@ class BodyFacts:
     stems: frozenset[str]
     unknown: frozenset[str]
     settings: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Which engine a series belongs to; the engine is "" for what the whole server shares."""
-
-    replica: str
-    model: str
-    engine: str
-
-
-_PAGE = _Place("", "", "")
 
 
 @dataclass(slots=True)
@@ -118,54 +123,64 @@ class _FamiliesFound:
 
 def index_series(layout: Layout, exposition: Exposition) -> BodyFacts:
     """Fill a layout from a body seen for the first time. Raises `ExpositionError`."""
-    configs = _configs(exposition.series)
+    apart = separation(exposition.series)
+    configs = _configs(exposition, apart)
     facts = _body_facts(exposition, configs)
-    found = _sort(exposition.series)
+    layout.unread, layout.split_labels = Unread(), apart.labels
+    found = _sort(exposition, apart, layout.unread)
     layout.skeleton = exposition.skeleton
     layout.owners = [None] * len(exposition.series)
     layout.cells = []
-    shared = {place.replica: _cells(layout, here, 0) for place, here in found.items() if not place.engine}
-    shared = {replica: [cell for cell in cells if cell.family is not HTTP] for replica, cells in shared.items()}
+    shared = {place: _cells(layout, here, 0) for place, here in found.items() if not place.engine}
+    shared = {place: [cell for cell in cells if cell.family is not HTTP] for place, cells in shared.items()}
     layout.engines = []
-    places = [place for place in found if place.engine]
-    if len(places) > MAX_ENGINES:
-        raise ExpositionError("too_many_series", f"{len(places)} engines, more than the limit of {MAX_ENGINES}")
-    ranks = Counter(place.replica for place in places) | Counter(replica for replica, engine in configs if engine)
-    for place, key in zip(places, _keys(places, found, layout.served_name), strict=True):
-        config = configs.get((place.replica, place.engine)) or configs.get((place.replica, None), {})
+    engines = [place for place in found if place.engine]
+    if len(engines) > MAX_ENGINES:
+        raise ExpositionError("too_many_series", f"{len(engines)} engines, more than the limit of {MAX_ENGINES}")
+    ranks = Counter(place.server for place in engines) | Counter(server for server, engine in configs if engine)
+    keys = places.names(engines, [found[place].name(layout.served_name) for place in engines])
+    for place, key in zip(engines, keys, strict=True):
+        config = configs.get((place.server, place.engine)) or configs.get((place.server, None), {})
         # Up to 0.8.5, whose cache_config_info has no engine label, V1 counted its prefix cache in blocks.
         block = 1.0 if "engine" in config else _number(config.get("block_size")) or 0.0
         cells = _cells(layout, found[place], block)
-        cells += shared.get("", []) + (shared.get(place.replica, []) if place.replica else [])
-        layout.engines.append(Engine(key, cells, _fixed(config, ranks[place.replica], facts) | _zeros(cells, facts)))
+        cells += [cell for other, theirs in shared.items() if place.shares(other) for cell in theirs]
+        layout.engines.append(Engine(key, cells, _fixed(config, ranks[place.server], facts) | _zeros(cells, facts)))
     layout.page = {name: [cell for cell in layout.cells if cell.family.field == name] for name in _OF_PAGE}
     return facts
 
 
-def _place(labels: Mapping[str, str], *, shared: bool) -> _Place:
-    replica = next((labels[name] for name in REPLICA_LABELS if name in labels), "")
-    if shared:
-        return _Place(replica, "", "")
-    # Triton's vLLM backend labels its models `model`; each is an engine of its own.
-    return _Place(replica, labels.get("model", ""), labels.get("engine") or "0")
-
-
-def _sort(series: Sequence[Series]) -> dict[_Place, _FamiliesFound]:
-    found: defaultdict[_Place, _FamiliesFound] = defaultdict(_FamiliesFound)
-    for slot, one in enumerate(series):
-        spelling = WIRE.get(one.name)
-        if spelling is None:
+def _sort(exposition: Exposition, apart: Separation, unread: Unread) -> dict[Place, _FamiliesFound]:
+    """Series by place, family and spelling, without those of families that cannot be read."""
+    faults: dict[tuple[str, int], Fault] = {}
+    for name, fault in exposition.faults.items():
+        if name in CONFIG_NAMES:
+            unread.refuse(CACHE_CONFIG, fault)
+        elif spelling := WIRE.get(name):
+            faults[spelling.family.field, spelling.rank] = fault
+            unread.refuse(spelling.family.name, fault)
+    found: defaultdict[Place, _FamiliesFound] = defaultdict(_FamiliesFound)
+    for slot, one in enumerate(exposition.series):
+        if (known := WIRE.get(one.name)) is None:
             continue
-        family = spelling.family
+        family = known.family
         if family.only and one.labels.get(family.only[0]) != family.only[1]:
             continue
-        here = found[_PAGE if family is HTTP else _place(one.labels, shared=family.shared)]
+        if unreadable := faults.get((family.field, known.rank)) or apart.refusal(family):
+            unread.refuse(family.name, unreadable)
+            continue
+        here = found[PAGE if family is HTTP else apart.place(one.labels, shared=family.shared)]
         ranks = here.families.setdefault(family.field, {})
-        ranks.setdefault(spelling.rank, []).append((spelling, Member(one.labels, spelling.part, slot)))
+        ranks.setdefault(known.rank, []).append((known, Member(one.labels, known.part, slot)))
         if model := one.labels.get("model_name") or one.labels.get("model"):
             here.models[model] += 1
             if family.field == "running":
                 here.running.add(model)
+    for place in [place for place, here in found.items() if apart.is_stray(place, here.families.keys())]:
+        fault = Fault("duplicate", f"no label {', '.join(apart.labels)}: whose series it is cannot be told")
+        for ranks in found.pop(place).families.values():
+            for members in ranks.values():
+                unread.refuse(members[0][0].family.name, fault, len(members))
     return found
 
 
@@ -186,21 +201,12 @@ def _cells(layout: Layout, found: _FamiliesFound, block_size: float) -> list[Fam
     return cells
 
 
-def _keys(places: Sequence[_Place], found: Mapping[_Place, _FamiliesFound], served: str) -> Iterator[tuple[str, str]]:
-    """The identities. Where replicas behind one Ray agent would share one, the replica's id joins the engine."""
-    names = [found[place].name(served)[:MAX_NAME] for place in places]
-    taken = Counter(zip(names, (place.engine for place in places), strict=True))
-    for place, name in zip(places, names, strict=True):
-        twice = taken[name, place.engine] > 1 and place.replica
-        yield name, (f"{place.engine}@{place.replica}" if twice else place.engine)[:MAX_NAME]
-
-
-def _configs(series: Iterable[Series]) -> Configs:
+def _configs(exposition: Exposition, apart: Separation) -> Configs:
     """The labels of every cache_config_info. It has no model_name, so the engine joins it."""
     configs: Configs = {}
-    for one in series:
-        if one.name in CONFIG_NAMES:
-            configs.setdefault((_place(one.labels, shared=True).replica, one.labels.get("engine")), one.labels)
+    for one in exposition.series:
+        if one.name in CONFIG_NAMES and one.name not in exposition.faults:
+            configs.setdefault((apart.place(one.labels, shared=True), one.labels.get("engine")), one.labels)
     return configs
 
 
@@ -218,7 +224,7 @@ def _fixed(config: Config, ranks: int, facts: BodyFacts) -> dict[str, Any]:
     fetched = "num_requests_kv_fetch_by_stage" in facts.stems
     return {
         "kv_capacity_tokens": capacity,
-        "prefix_caching": {"True": True, "False": False}.get(config.get("enable_prefix_caching", "")),
+        "prefix_caching": {"true": True, "false": False}.get(config.get("enable_prefix_caching", "").lower()),
         # None: what it asks of a connector decides
         "kv_restored": True if stored else False if moved else fetched or None,
         "recompute_counted": facts.era == "v0",

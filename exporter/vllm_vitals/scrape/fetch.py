@@ -23,6 +23,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
 from vllm_vitals import __version__
+from vllm_vitals.core.exposition import burden
 from vllm_vitals.core.snapshot import Scrape
 from vllm_vitals.scrape import reasons
 from vllm_vitals.scrape.canary import CanaryError
@@ -162,15 +163,15 @@ class Fetcher:
             return None
 
     async def _read(self, response: aiohttp.ClientResponse, body: bytearray) -> None:
-        too_large = FetchError("too_large", f"the body is larger than {self._max_body:,} bytes (limits.body)")
-        if (response.content_length or 0) > self._max_body:
+        limit = f"larger than {self._max_body:,} bytes (limits.body)"
+        if (size := response.content_length or 0) > self._max_body:
             response.close()
-            raise too_large
+            raise FetchError("too_large", f"the body of {size:,} bytes is {limit}")
         async for chunk in response.content.iter_any():
             body += chunk
             if len(body) > self._max_body:
                 response.close()
-                raise too_large
+                raise FetchError("too_large", f"the body is {limit}: {burden(body)}")
 
     def _context(self, target: Target) -> ssl.SSLContext | bool:
         """The TLS context of a target, made again only when one of its files changed."""

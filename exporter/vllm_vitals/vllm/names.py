@@ -33,6 +33,7 @@ class Family:
     ``name`` is the catalogue's (by which impossible samples are counted), ``field`` the one in `EngineSample`; a
     histogram is filed under its name. ``spellings`` have no prefix. ``only`` keeps the series with that label.
     ``in_blocks`` is the spelling that counts KV blocks, not tokens, up to vLLM 0.8.5. ``shared``: one number a server.
+    ``labels`` are those that vLLM itself splits the family by.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Family:
     only: tuple[str, str] | None = None
     in_blocks: str = ""
     shared: bool = False
+    labels: tuple[str, ...] = ()
 
 
 def _histogram(name: str, *spellings: str) -> Family:
@@ -49,10 +51,10 @@ def _histogram(name: str, *spellings: str) -> Family:
 
 
 def _counter(name: str, field: str, *stems: str, fold: Fold = TOTAL, only: tuple[str, str] | None = None,
-             in_blocks: str = "", shared: bool = False) -> Family:  # fmt: skip
+             in_blocks: str = "", shared: bool = False, labels: tuple[str, ...] = ()) -> Family:  # fmt: skip
     """Counters end in ``_total``; Ray also exports a gauge without it, and some writers only that."""
     spellings = tuple(stem + end for stem in stems for end in ("_total", ""))
-    return Family(name, field, fold, spellings, only, in_blocks and in_blocks + "_total", shared)
+    return Family(name, field, fold, spellings, only, in_blocks and in_blocks + "_total", shared, labels)
 
 
 FAMILIES: tuple[Family, ...] = (
@@ -60,26 +62,30 @@ FAMILIES: tuple[Family, ...] = (
     Family("requests_waiting", "waiting", CONCURRENT, ("num_requests_waiting",)),
     Family("requests_waiting", "swapped", CONCURRENT, ("num_requests_swapped",)),
     Family("requests_waiting", "waiting_by_reason", split_by("reason", CONCURRENT),
-           ("num_requests_waiting_by_reason",)),
+           ("num_requests_waiting_by_reason",), labels=("reason",)),
     Family("kv_cache_usage_ratio", "kv_usage", RATIO, ("kv_cache_usage_perc", "gpu_cache_usage_perc")),
-    Family("engine_sleep_state", "asleep", ASLEEP, ("engine_sleep_state",)),
+    Family("engine_sleep_state", "asleep", ASLEEP, ("engine_sleep_state",), labels=("sleep_state",)),
     _counter("preemptions_total", "preemptions", "num_preemptions"),
     _counter("prompt_tokens_total", "prompt_tokens", "prompt_tokens"),
     _counter("prompt_tokens_computed_total", "prompt_tokens_computed", "prompt_tokens_by_source",
-             only=("source", "local_compute")),
+             only=("source", "local_compute"), labels=("source",)),
     _counter("prompt_tokens_computed_total", "prompt_tokens_cached", "prompt_tokens_cached"),
     _counter("generation_tokens_total", "generation_tokens", "generation_tokens"),
     # A histogram in spite of its name; its count is the engine's heartbeat.
     Family("steps_total", "steps", TOTAL, ("iteration_tokens_total_count",)),
-    _counter("responses_total", "responses", "request_success", fold=split_by("finished_reason", TOTAL, whole=True)),
+    _counter("responses_total", "responses", "request_success",
+             fold=split_by("finished_reason", TOTAL, whole=True, alias="finish_reason"),
+             labels=("finished_reason", "finish_reason")),
     _counter("prefix_cache_queries_total", "prefix_cache_queries", "prefix_cache_queries", "gpu_prefix_cache_queries",
              in_blocks="gpu_prefix_cache_queries"),
     _counter("prefix_cache_hits_total", "prefix_cache_hits", "prefix_cache_hits", "gpu_prefix_cache_hits",
              in_blocks="gpu_prefix_cache_hits"),
     _counter("external_prefix_cache_queries_total", "external_queries", "external_prefix_cache_queries"),
-    _counter("rejected_requests_total", "rejections", "admission_rejections", shared=True),
-    Family("rl_weight_update", "updating", PEAK, ("rl_weight_update_operations_in_flight",), shared=True),
-    Family("sleep_mode_operation", "moving", PEAK, ("sleep_mode_operations_in_flight",), shared=True),
+    _counter("rejected_requests_total", "rejections", "admission_rejections", shared=True, labels=("reason",)),
+    Family("rl_weight_update", "updating", PEAK, ("rl_weight_update_operations_in_flight",), shared=True,
+           labels=("operation",)),
+    Family("sleep_mode_operation", "moving", PEAK, ("sleep_mode_operations_in_flight",), shared=True,
+           labels=("operation",)),
     # All counters of an engine are created together: one of them says when.
     Family("started_at", "started_at", EARLIEST, ("generation_tokens_created", "prompt_tokens_created")),
     _histogram("tpot_seconds", "request_time_per_output_token_seconds"),

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tests.simulator.recorded_requests import Counts, replay, requests_of
 from vllm_vitals.simulator.engine import Engine
 from vllm_vitals.simulator.fit import Interval, fit, intervals, observations, slowness
-from vllm_vitals.simulator.replay import Counts, replay, requests_of
 from vllm_vitals.simulator.scenarios import scenario
 from vllm_vitals.simulator.settings import ServerSettings
 from vllm_vitals.simulator.steptime import StepTime

@@ -126,7 +126,9 @@ def test_the_clients_concurrency_gives_the_curve_of_max_num_seqs_without_restart
 
 def test_a_benchmark_that_repeats_one_prompt_flatters_time_to_first_token() -> None:
     caching = replace(REFERENCE_SERVER, enable_prefix_caching=True)
-    same = [request(n, 31_008, 20, at=10.0 * n, prefix=1, prefix_tokens=31_000) for n in range(3)]
+    same = [
+        request(n, 31_008, 20, at=10.0 * n, prefix=(1,), prefix_tokens=31_000, prefix_block=31_000) for n in range(3)
+    ]
     fresh = [request(n, 31_008, 20, at=10.0 * n) for n in range(3)]
     serve(caching, REFERENCE, same)
     serve(caching, REFERENCE, fresh)

@@ -3,8 +3,8 @@
 import pytest
 
 from bench.simulator import RECORDINGS, SERVERS, compare, observed, step_time
+from tests.simulator.recorded_requests import requests_of
 from vllm_vitals.simulator.fit import FitError, Interval, fit, slowness
-from vllm_vitals.simulator.replay import requests_of
 from vllm_vitals.simulator.steptime import StepTime
 
 

@@ -33,6 +33,10 @@ def request(number, arrival=0.0, prompt=20, output=10, **more):
     return Request(number, arrival, prompt, output, output, "length", **more)
 
 
+def head(number, prompt, tokens=16):
+    return {"prefix": (number,), "prefix_tokens": min(prompt, tokens), "prefix_block": tokens}
+
+
 lengths = st.tuples(st.floats(0, 2), st.integers(1, 60), st.integers(1, 40))
 servers = st.builds(
     lambda seqs, budget, reserve, watermark: replace(
@@ -93,7 +97,7 @@ def test_with_prefix_caching_every_block_comes_back_and_every_request_ends(work,
     server = replace(server, enable_prefix_caching=True)
     engine = Engine(server, STEP)
     requests = [
-        request(n, at, prompt, output, prefix=n % 2, prefix_tokens=min(prompt, 16) if shared else 0)
+        request(n, at, prompt, output, **head(n % 2, prompt) if shared else {})
         for n, (at, prompt, output) in enumerate(work)
     ]
 
@@ -180,7 +184,7 @@ def test_a_shared_prompt_head_is_computed_once_and_held_once():
     server = replace(SMALL, enable_prefix_caching=True, max_num_batched_tokens=20)
     scheduler = Scheduler(server)
     for number in range(3):
-        scheduler.add(request(number, prompt=20, output=30, prefix=1, prefix_tokens=16))
+        scheduler.add(request(number, prompt=20, output=30, **head(1, 20)))
         step = scheduler.plan()
         assert step.prefill == (4 if number else 20)
         scheduler.commit(step)

@@ -2,52 +2,53 @@
 
 import asyncio
 import contextlib
-import math
 import signal
 import sys
+from math import inf
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.console import Console
 
 from vllm_vitals import log
+from vllm_vitals.cli.options import DURATION
 from vllm_vitals.clock import Clock
 from vllm_vitals.recordings import recording
 from vllm_vitals.scrape.target import joined
 from vllm_vitals.simulator import demo as show
 from vllm_vitals.simulator.families import Dialect
+from vllm_vitals.simulator.file_traffic import FileTraffic
+from vllm_vitals.simulator.options import Number, Requests, request_options, with_settings
 from vllm_vitals.simulator.play import play
 from vllm_vitals.simulator.scenario import Scenario
 from vllm_vitals.simulator.scenarios import SCENARIOS, scenario
 from vllm_vitals.simulator.server import SimulatedServer
 
-_MAX_SPEED = 1000.0
-
-
-class _Number(click.FloatRange):
-    """A number in a range; "nan" lies in every range, and is none."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number, or a usage error."""
-        number = super().convert(value, param, ctx)
-        if math.isnan(number):
-            self.fail(f"{value} is not a number", param, ctx)
-        return float(number)
-
-
-_SPEED = _Number(min=0.1, max=_MAX_SPEED)
+_SPEED = Number(min=0.1, max=1000.0)
 _NAMES = click.Choice([each.name for each in SCENARIOS])
 
 
 @click.command()
-@click.option("--scenario", "name", type=_NAMES, default="healthy", show_default=True, metavar="NAME",
-              help="What happens to the server; --list shows them all.")  # fmt: skip
+@click.option(
+    "--scenario",
+    "name",
+    type=_NAMES,
+    metavar="NAME",
+    help="What happens to the server; --list shows them all. [default: healthy; with --requests none]",
+)
+@click.option(
+    "--set",
+    "pairs",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting of the server, such as max_num_seqs=32 or step_time.base=0.01; may be repeated.",
+)
+@request_options
 @click.option("--list", "listing", is_flag=True, help="List the scenarios and the state that each leads to.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
 @click.option("--speed", type=_SPEED, default=1.0, show_default=True, help="Simulated seconds per second.")
-@click.option("--skip", type=_Number(min=0.0, max=86_400.0), default=0.0, show_default=True,
+@click.option("--skip", type=Number(min=0.0, max=86_400.0), default=0.0, show_default=True,
               help="Begin so many seconds into the scenario.")  # fmt: skip
 @click.option("--dialect", type=click.Choice([each.value for each in Dialect]), default="0.32", show_default=True,
               help="Whose metric names to speak.")  # fmt: skip
@@ -56,25 +57,48 @@ _NAMES = click.Choice([each.name for each in SCENARIOS])
 @click.option("--log-requests", is_flag=True, help="Log every request and response, as vLLM can.")
 @click.option("--quiet", is_flag=True, help="No log lines.")
 @click.option("--record", "target", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.jsonl.gz",
-              help="Write the scenario as a recording, as fast as it can be simulated; serve nothing.")  # fmt: skip
-@click.option("--interval", type=_Number(min=0.1, max=300.0), default=5.0, show_default=True,
+              help="Write a recording, as fast as it can be simulated; serve nothing.")  # fmt: skip
+@click.option(
+    "--for",
+    "duration",
+    type=DURATION,
+    metavar="DURATION",
+    help="How long a recording is. [default: the scenario; of --requests, until all are answered]",
+)
+@click.option("--interval", type=Number(min=0.1, max=300.0), default=5.0, show_default=True,
               help="Seconds between the scrapes of a recording.")  # fmt: skip
 def simulate(
-    name: str, listing: bool, host: str, port: int, speed: float, skip: float, dialect: str, seed: int, repeat: bool,
-    log_requests: bool, quiet: bool, target: Path | None, interval: float,
+    name: str | None, pairs: tuple[str, ...], requests: Requests | None, listing: bool, host: str, port: int,
+    speed: float, skip: float, dialect: str, seed: int, repeat: bool, log_requests: bool, quiet: bool,
+    target: Path | None, duration: float | None, interval: float,
 ) -> None:  # fmt: skip
     """Simulate a vLLM server: its metrics, its JSON log on standard output, and /v1/completions. No GPU."""
-    chosen = scenario(name)
     if listing:
         for each in SCENARIOS:
             click.echo(f"{each.name:20} {each.intended:13} {each.summary}")
-    elif target is not None:
-        _record(chosen, target, seed, interval, Dialect(dialect))
+        return
+    chosen = with_settings(scenario(name) if name else _plain(requests), pairs)
+    if duration is not None and target is None:
+        raise click.UsageError("--for is the length of a recording: give it with --record FILE.jsonl.gz")
+    if requests is not None and requests.selection.loop and target is not None and duration is None:
+        raise click.UsageError("a recording of --loop has no end: say how long it is with --for DURATION")
+    traffic = requests.traffic(chosen, seed, _say) if requests is not None else None
+    if target is not None:
+        _record(chosen, target, seed, interval, Dialect(dialect), traffic, duration)
     else:
         clock = show.fast_clock(speed) if speed != 1.0 else Clock()
         write = None if quiet else _to_stdout
-        server = SimulatedServer(chosen, clock.now, seed, Dialect(dialect), write, log_requests, skip, repeat)
+        server = SimulatedServer(
+            chosen, clock.now, seed, Dialect(dialect), write, log_requests, skip, repeat, traffic=traffic
+        )
         _say(asyncio.run(_serve(server, host, port)))
+
+
+def _plain(requests: Requests | None) -> Scenario:
+    """What plays where no scenario is named: clients of our own, or those of the file."""
+    if requests is None:
+        return scenario("healthy")
+    return Scenario(requests.path.name, f"the requests of {requests.path}", "", inf, ())
 
 
 @click.command()
@@ -91,8 +115,11 @@ def demo(name: str, speed: float, seed: int, listen: str) -> None:
         asyncio.run(show.run(scenario(name), speed, seed, listen, console))
 
 
-def _record(chosen: Scenario, target: Path, seed: int, interval: float, dialect: Dialect) -> None:
-    scrapes = play(chosen, seed, interval, dialect)  # refuses before the file is touched
+def _record(
+    chosen: Scenario, target: Path, seed: int, interval: float, dialect: Dialect, traffic: FileTraffic | None,
+    duration: float | None,
+) -> None:  # fmt: skip
+    scrapes = play(chosen, seed, interval, dialect, traffic, duration)  # refuses before the file is touched
     try:
         with target.open("wb") as file, recording.Writer(file) as writer:
             for scrape in scrapes:
@@ -100,7 +127,10 @@ def _record(chosen: Scenario, target: Path, seed: int, interval: float, dialect:
             written = writer.scrapes
     except OSError as error:
         raise click.ClickException(f"{target}: {error.strerror or error}") from None
-    _say(f"{target}: {written} scrapes of {chosen.name!r}; see them with `vllm-vitals check --replay {target}`")
+    of = f"{chosen.name!r}" if traffic is None else f"{chosen.name!r}, {traffic.sent} requests"
+    _say(f"{target}: {written} scrapes of {of}; see them with `vllm-vitals check --replay {target}`")
+    if traffic is not None and traffic.failed:
+        raise click.ClickException(traffic.failed)
 
 
 async def _serve(server: SimulatedServer, host: str, port: int) -> str:

@@ -184,6 +184,8 @@ class Scheduler:
         request.computed += chunk
         step.prefill += chunk
         step.context += request.computed
+        if request.prefix:
+            self._prefixes.share(request)
         if request.computed == request.tokens:
             step.completing.append(request)
             self._partial = None
@@ -233,8 +235,6 @@ class Scheduler:
     # ------------------------------------------------------------------ a request's way through the batch
 
     def _start_decoding(self, request: Request) -> None:
-        if request.prefix_tokens and self._prefixes.share(request):
-            self.unsettled = True
         request.generated += 1
         request.decoding = True
         request.base = self._clock - request.computed

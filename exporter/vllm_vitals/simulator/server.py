@@ -19,6 +19,7 @@ from vllm_vitals.simulator.families import Dialect
 from vllm_vitals.simulator.logs import STATS_INTERVAL_S, VERSION, LogWriter
 from vllm_vitals.simulator.request import Request
 from vllm_vitals.simulator.scenario import Scenario
+from vllm_vitals.simulator.workload import Arrivals
 from vllm_vitals.simulator.world import Happening, World
 
 _VERSIONS = {Dialect.V0: "0.6.6", Dialect.V0_11: "0.11.0", Dialect.V0_32: VERSION}
@@ -44,6 +45,7 @@ class SimulatedServer:
         log_requests: bool = False,
         skip_s: float = 0.0,
         repeat: bool = False,
+        traffic: Arrivals | None = None,
     ) -> None:
         self._clock = clock
         self._dialect = dialect
@@ -52,7 +54,7 @@ class SimulatedServer:
         self._log: LogWriter | None = None
         self._answers: dict[int, asyncio.Future[bool]] = {}
         self._next_stats = STATS_INTERVAL_S
-        self.world = World(scenario, seed, clock() - skip_s, dialect, self._happened, repeat)
+        self.world = World(scenario, seed, clock() - skip_s, dialect, self._happened, repeat, traffic)
 
     @contextlib.asynccontextmanager
     async def serve(self, host: str, port: int) -> AsyncIterator[tuple[str, int]]:

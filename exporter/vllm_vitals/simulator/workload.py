@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import exp, inf, log, sqrt
 from random import Random
+from typing import Protocol
 
+from vllm_vitals.simulator.fate import SERVED, Fate
 from vllm_vitals.simulator.request import FinishReason, Request
 from vllm_vitals.simulator.settings import ServerSettings
 
@@ -39,7 +41,8 @@ class Load:
     ``rate`` is open-loop requests/s (Poisson); ``clients`` each keep one request in flight and think for ``think_s``.
     ``max_tokens`` is the clients' own cap, None to leave it to the server. ``system_prompts`` prompt heads of
     ``system_tokens`` are shared. ``patience_s`` is how long a client waits before it hangs up. ``hot_rank`` is the rank
-    that gets this share of all requests (1.0: all), as sticky routing does.
+    that gets this share of all requests (1.0: all), as sticky routing does. ``fate`` is what becomes of requests
+    besides being served.
     """
 
     rate: float = 0.0
@@ -52,6 +55,30 @@ class Load:
     system_tokens: int = 0
     patience_s: float | None = None
     hot_share: float = 0.0
+    fate: Fate = SERVED
+
+
+class Arrivals(Protocol):
+    """Where a server's requests come from: `Traffic`, or a file."""
+
+    settings: ServerSettings
+
+    @property
+    def next_at(self) -> float:
+        """When the next request comes, in simulated seconds; inf when none is due."""
+
+    @property
+    def load(self) -> Load:
+        """What clients do now."""
+
+    def switch(self, load: Load, now: float) -> None:
+        """Let clients behave like this from `now` on."""
+
+    def take(self) -> Request:
+        """Return the request that comes at `next_at`."""
+
+    def answered(self, request: Request, now: float) -> None:
+        """Hear that a request is over."""
 
 
 class Traffic:
@@ -60,6 +87,7 @@ class Traffic:
     def __init__(self, settings: ServerSettings, seed: int) -> None:
         self.settings = settings
         self._random = Random(seed)  # noqa: S311 - a simulation
+        self._fates = Random(seed + 2)  # noqa: S311 - a stream of its own, so that fates change no arrival
         self._load = Load()
         self._count = 0
         self._poisson = inf
@@ -110,15 +138,18 @@ class Traffic:
         output = min(wanted, *caps)
         reason: FinishReason = "stop" if wanted <= output else "length"
         self._count += 1
-        return Request(
+        request = Request(
             id=self._count,
             arrival=at,
             prompt=prompt,
             output=output,
             max_tokens=min(caps),
             reason=reason,
-            prefix=random.randrange(load.system_prompts) if load.system_prompts else 0,
+            prefix=(random.randrange(load.system_prompts),) if load.system_prompts else (),
             prefix_tokens=load.system_tokens if load.system_prompts else 0,
+            prefix_block=load.system_tokens,
             patience=load.patience_s,
             client=client,
         )
+        load.fate.mark(request, self._fates)
+        return request

@@ -17,7 +17,7 @@ from vllm_vitals.simulator.families import Dialect
 from vllm_vitals.simulator.request import FinishReason, Request
 from vllm_vitals.simulator.scenario import Action, Freeze, HangUp, Restart, Scenario, Sleep
 from vllm_vitals.simulator.settings import ServerSettings
-from vllm_vitals.simulator.workload import Load, Traffic
+from vllm_vitals.simulator.workload import Arrivals, Load, Traffic
 
 # The longest stretch in which several engines run without looking at each other, in seconds.
 _STRIDE_S = 0.05
@@ -41,7 +41,7 @@ class ScenarioError(ValueError):
 
 
 class World:
-    """The running scenario. ``epoch`` is the Unix time of simulated second 0.
+    """The running scenario. ``epoch`` is the Unix time of simulated second 0; ``traffic`` stands for its clients.
 
     Raises `ScenarioError` for several engines in the V0 dialect: V0 had no data parallelism inside one server, and its
     series carry no ``engine`` label (V1's do from 0.8.3 on), so two ranks would be one series said twice.
@@ -55,6 +55,7 @@ class World:
         dialect: Dialect = Dialect.V0_32,
         listen: Callable[[Happening], None] | None = None,
         repeat: bool = False,
+        traffic: Arrivals | None = None,
     ) -> None:
         if scenario.engines > 1 and dialect is Dialect.V0:
             raise ScenarioError(
@@ -65,13 +66,14 @@ class World:
         self.settings = scenario.settings
         self.epoch = epoch
         self.now = 0.0
+        self.refused = 0
         self.engines: list[Engine] = []
         self._dialect = dialect
         self._listen = listen or (lambda _: None)
         self._script = list(scenario.script)
         self._repeat = repeat
         self._lap_began = 0.0
-        self._traffic = Traffic(scenario.settings, seed)
+        self._traffic: Arrivals = traffic or Traffic(scenario.settings, seed)
         self._routing = Random(seed + 1)  # noqa: S311 - a simulation
         self._patience: list[tuple[float, int, Request]] = []
         self._outside = 0
@@ -82,6 +84,17 @@ class World:
     def up(self) -> bool:
         """Whether the server's port is open."""
         return bool(self.engines)
+
+    @property
+    def arrived(self) -> bool:
+        """Whether no request is to come."""
+        return self._traffic.next_at == inf
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing will happen any more: every request came and was answered, and the script has ended."""
+        busy = any(engine.requests for engine in self.engines)
+        return self.arrived and self._up_at == inf and not self._script and not busy
 
     def advance(self, until: float) -> None:
         """Let everything up to `until` (simulated seconds) happen."""
@@ -169,6 +182,10 @@ class World:
         else:
             engine = engines[0] if len(engines) == 1 else min(engines, key=lambda each: each.load)
         self._listen(Happening(self.now, "received", request))
+        if request.prompt >= self.settings.max_model_len:
+            self.refused += 1  # 400: no engine hears of it
+            self._traffic.answered(request, self.now)
+            return
         engine.add(request)
         if request.patience is not None:
             heappush(self._patience, (request.arrival + request.patience, request.id, request))

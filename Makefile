@@ -7,16 +7,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help demo test lint generated pytest bench fuzz incidents package setup tools clean
+.PHONY: help demo test lint build generated pytest bench fuzz incidents package sbom setup tools clean
 
 help:
 	@echo "make demo    a simulated vLLM server that gets into trouble, watched: no GPU, no Docker"
 	@echo "make test    set up, lint, check generated files, run every test (what CI runs)"
 	@echo "make lint    ruff and mypy"
+	@echo "make build   write the generated files: rules, dashboards, Kubernetes objects, reference"
 	@echo "make incidents  every recording at true speed through real programs: what would have paged (five minutes)"
 	@echo "make bench   speed, as ratios against the reference library and Prometheus"
 	@echo "make fuzz    hostile input for minutes"
 	@echo "make package  build wheel and sdist, check them, install and use them in a new environment (needs a package index)"
+	@echo "make sbom    packages and licences of a full installation (CycloneDX)"
 	@echo "make clean   remove what make set up here (.venv, .tools, caches)"
 
 demo: $(VENV)/.ready
@@ -27,6 +29,12 @@ test: $(VENV)/.ready tools lint generated pytest
 lint: $(VENV)/.ready
 	ruff check .
 	mypy
+
+build: $(VENV)/.ready
+	vllm-vitals rules build
+	vllm-vitals dashboards build
+	vllm-vitals kubernetes build -o deploy/kubernetes
+	python tools/reference.py
 
 generated: $(VENV)/.ready
 	vllm-vitals rules check
@@ -50,6 +58,9 @@ incidents: $(VENV)/.ready tools
 package:
 	tools/package.sh "$(PYTHON)" dist
 
+sbom: package
+	tools/sbom.sh "$(PYTHON)" dist sbom
+
 setup: $(VENV)/.ready
 
 $(VENV)/.ready: pyproject.toml tools/venv.sh
@@ -61,4 +72,4 @@ tools:
 	tools/system-tools.sh
 
 clean:
-	rm -rf $(VENV) .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
+	rm -rf $(VENV) .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis dist sbom build

@@ -36,11 +36,11 @@ class LazyGroup(click.Group):
     """Imports a command's module when that command is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The commands in the order in which a person meets them."""
+        """Return the commands in the order in which a person meets them."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """One command, or None where there is none of that name."""
+        """Return one command, or None where there is none of that name."""
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = getattr(importlib.import_module(COMMANDS[cmd_name]), cmd_name)
@@ -50,7 +50,7 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="vllm-vitals")
 def cli() -> None:
-    """The monitor for vLLM: what is wrong now, why, which knob first, and how much room is left."""
+    """Monitor vLLM: what is wrong now, why, which knob first, and how much room is left."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(given: list[str]) -> object:
-    """What a command returns. Raises BrokenPipeError also where click and rich would end with 1 for it."""
+    """Run the command; return what it returns. Raises BrokenPipeError also where click and rich would end with 1."""
     out = sys.stdout
     try:
         code = cli.main(given, prog_name="vllm-vitals", standalone_mode=False)
@@ -99,7 +99,7 @@ def _say(text: str) -> None:
 
 
 def _in_words(error: Exception) -> str:
-    """Our own errors say what to do, the system's name a file or an address; the rest is a bug, and says so."""
+    """Put an error into one line: ours say what to do, the system's name a file or address, the rest is a bug."""
     if type(error).__module__.startswith("vllm_vitals."):
         return str(error)
     if isinstance(error, OSError):

@@ -71,13 +71,13 @@ def _poller(target: Target, fetcher: Fetcher, clock: Clock, log: Logger, seconds
 
 
 def at_pace(target: Target, interval: float, seconds: float) -> Target:
-    """A target as a look of so many seconds scrapes it, whatever the daemon's interval for it is."""
+    """Return the target as a check of ``seconds`` scrapes it, whatever the daemon's interval for it is."""
     interval = min(interval, seconds / (LEAST_SCRAPES - 1))
     return replace(target, interval=interval, thresholds=target.thresholds.at_interval(interval))
 
 
 def patient(target: Target, seconds: float) -> Target:
-    """A busy server may take seconds to answer: a person who asks waits longer than the daemon's next scrape does."""
+    """Return a longer timeout: a busy server may take seconds, and a person can wait longer than the next scrape."""
     return replace(target, timeout=max(target.timeout, min(10.0, seconds)))
 
 

@@ -20,7 +20,7 @@ class _Duration(click.ParamType[float]):
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Seconds, or a usage error."""
+        """Return seconds, or a usage error."""
         if isinstance(value, float):
             return value
         try:
@@ -36,7 +36,7 @@ DURATION = _Duration()
 
 
 def duration_text(context: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """A duration as it was typed, for the config to read; refused here, where the option has its name."""
+    """Return a duration as it was typed, for the config to read; refused here, where the option has its name."""
     if value is not None:
         DURATION.convert(value, param, context)
     return value
@@ -48,7 +48,7 @@ class _Shard(click.ParamType[Shard]):
     name = "shard"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Shard:
-        """The shard, or a usage error."""
+        """Return the shard, or a usage error."""
         try:
             return value if isinstance(value, Shard) else parse_shard(value)
         except ValueError as error:
@@ -59,7 +59,7 @@ SHARD = _Shard()
 
 
 def configured(file: Path | None, urls: tuple[str, ...], overrides: dict[str, Any]) -> Config:
-    """The config of ``file``, with ``urls`` added to its targets and the given keys replaced."""
+    """Return the config of ``file``, with ``urls`` added to its targets and the given keys replaced."""
     name, document = (str(file), loader.read(file)) if file is not None else ("command line", {})
     if urls:
         listed = document.get("targets") or []

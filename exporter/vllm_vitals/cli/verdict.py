@@ -26,7 +26,7 @@ def exit_code(snapshots: Iterable[TargetSnapshot]) -> int:
 
 
 def worst_moment(polls: Sequence[TargetSnapshot]) -> TargetSnapshot | None:
-    """The poll in the middle of the worst that a recording shows; what is not known yet is no worse than the rest."""
+    """Return the poll in the middle of the worst state of a recording; unknown is no worse than the rest."""
     if not polls:
         return None
     badness = list(map(_badness, polls))
@@ -43,14 +43,14 @@ def _badness(poll: TargetSnapshot) -> tuple[bool, int, int]:
 
 
 def print_verdict(console: Console, snapshots: Iterable[TargetSnapshot]) -> None:
-    """The verdict per engine, worst first."""
+    """Print the verdict per engine, worst first."""
     for snapshot in views.worst_first(snapshots):
         for engine in snapshot.engines:
             _print_engine(console, snapshot, engine)
 
 
 def print_replay(console: Console, done: Replay, moment: TargetSnapshot) -> None:
-    """A recording's story, engine by engine, and the verdict at its `worst_moment`."""
+    """Print a recording's states over time, engine by engine, and the verdict at its `worst_moment`."""
     start = done.polls[0].at
     for engine in replay.engines(done):
         who = " ".join(part for part in (engine["target"], engine["model_name"], f"engine {engine['engine']}") if part)
@@ -65,19 +65,19 @@ def print_replay(console: Console, done: Replay, moment: TargetSnapshot) -> None
 
 
 def headline(state: State) -> Text:
-    """A state's name, loud, in the colour of its severity."""
+    """Return a state's name in capitals, in the colour of its severity."""
     return Text(state.spec.label.upper(), style=_COLOURS[state.severity])
 
 
 def advice_line(item: Advice) -> Text:
-    """When to turn which knob, which way and how far."""
+    """Return when to turn which knob, which way and how far."""
     when = "now" if item.when == "now" else "at the next restart"
     direction = f" {item.direction}" if item.direction in ("up", "down") else ""
     return Text.assemble(f"  {when}: ", (f"{item.knob}{direction}", "bold"), _clean(f": {item.size}"))
 
 
 def _clean(text: str) -> str:
-    """Text from a server without characters that a terminal would obey."""
+    """Return text from a server without characters that a terminal would obey."""
     return "".join(ch if ch.isprintable() else "\N{REPLACEMENT CHARACTER}" for ch in text)
 
 

@@ -15,7 +15,7 @@ def incidents() -> Annotation:
 
 
 def state_changes(shown: bool) -> Annotation:
-    """A mark at the moment at which an engine entered a state, whatever it is."""
+    """Return a mark at the moment at which an engine entered a state, whatever it is."""
     since = gauge("state_since_timestamp_seconds")
     expr = f"({gauge('state', keep=('state',))} == 1) * on ({BY_ENGINE}) group_left () ({since} * 1000)"
     return Annotation("State changes", expr, "blue", "{{state}}", _WHO, shown=shown, at_value=True)

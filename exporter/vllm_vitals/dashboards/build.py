@@ -25,14 +25,14 @@ _BUILDERS: dict[str, Callable[[Site], dict[str, Any]]] = {
 
 
 def build(site: Site) -> dict[str, str]:
-    """Every dashboard's file name and text."""
+    """Return every dashboard's file name and text."""
     labels = site.config.identity_labels
     made = {uid: widen(explain_absent(builder(site), site), labels) for uid, builder in _BUILDERS.items()}
     return {f"{uid}.json": json.dumps(made[uid], indent=2, sort_keys=True, ensure_ascii=False) + "\n" for uid in made}
 
 
 def as_configmaps(files: dict[str, str]) -> dict[str, str]:
-    """The same as Kubernetes ConfigMaps, labelled as Grafana's dashboard sidecar looks for them."""
+    """Return the same as Kubernetes ConfigMaps, labelled as Grafana's dashboard sidecar looks for them."""
     maps = {}
     for name, text in files.items():
         uid = name.removesuffix(".json")

@@ -6,7 +6,7 @@ from vllm_vitals.dashboards.promql import folded_target, rate
 
 
 def row() -> tuple[Panel, ...]:
-    """How long it takes, and what becomes of it."""
+    """Return how long it takes, and what becomes of it."""
     return (
         panels.timeseries(
             "Canary: time to an answer",

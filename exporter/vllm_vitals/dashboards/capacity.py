@@ -31,7 +31,7 @@ _STEPS = "$__range:$__interval"
 
 
 def build(site: Site) -> dict[str, Any]:
-    """The dashboard's JSON."""
+    """Return the dashboard's JSON."""
     rows = (
         Row("How much room is left, at the peak of the range", _headroom(site)),
         Row("Where is the knee?", _knee(site)),
@@ -126,7 +126,7 @@ def _headroom(site: Site) -> tuple[Panel, ...]:
 
 
 def _banded(value: str, by: str = "") -> list[Query]:
-    """The mean of a value while so many requests ran, a query a band of concurrency; apart by a label's words.
+    """Return the mean of a value while so many requests ran, a query a band of concurrency; apart by a label's words.
 
     Engines are averaged at each step, not each over its own time: one that passed through a band counts as it lasted.
     """

@@ -10,7 +10,7 @@ from vllm_vitals.generated import config_option, drift, mode_option, needing_pac
 
 
 def _options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What build and check take alike."""
+    """Add the options that build and check share."""
     form = click.option(
         "--format", "form", type=click.Choice(["grafana", "kubernetes"]), default="grafana", show_default=True,
         help="JSON files, or ConfigMaps that hold them.",

@@ -24,7 +24,7 @@ _PROOF = ('source="request"', 'bound="lower"')
 
 
 def build(site: Site) -> dict[str, Any]:
-    """The dashboard's JSON."""
+    """Return the dashboard's JSON."""
     rows = (
         Row("Five vital signs, worst of the engines chosen", _signs(site)),
         Row("State, its evidence, and what to do", _verdict(site)),

@@ -15,17 +15,17 @@ PLAIN = "#464C54"
 
 
 def by_name(name: str, **properties: Any) -> dict[str, Any]:
-    """An override for the series of this name; ``custom__x`` is custom.x, ``colour`` a fixed colour."""
+    """Return an override for the series of this name; ``custom__x`` is custom.x, ``colour`` a fixed colour."""
     return _override({"id": "byName", "options": name}, properties)
 
 
 def by_regex(pattern: str, **properties: Any) -> dict[str, Any]:
-    """An override for every series whose name matches."""
+    """Return an override for every series whose name matches."""
     return _override({"id": "byRegexp", "options": f"/{pattern}/"}, properties)
 
 
 def reference_line(pattern: str, colour: str = QUIET) -> dict[str, Any]:
-    """A limit or a usual value: dashed, without fill, in a quiet colour."""
+    """Return a limit or a usual value: dashed, without fill, in a quiet colour."""
     dash = {"fill": "dash", "dash": [8, 8]}
     return by_regex(f"^{pattern}", colour=colour, custom__lineStyle=dash, custom__fillOpacity=0)
 
@@ -37,7 +37,7 @@ def finish_colours() -> list[dict[str, Any]]:
 
 
 def outcome_colours() -> list[dict[str, Any]]:
-    """What became of a canary: an answer green, silence red, a refusal yellow."""
+    """Return what became of a canary: an answer green, silence red, a refusal yellow."""
     colours = {"ok": GREEN, "timeout": RED, "error": YELLOW}
     return [by_regex(f"^{outcome}", colour=colour) for outcome, colour in colours.items()]
 
@@ -65,7 +65,7 @@ def steps(levels: Levels | None) -> dict[str, Any]:
 
 
 def to_engine() -> dict[str, Any]:
-    """A data link from a series of one engine to its page, at the same time."""
+    """Return a data link from a series of one engine to its page, at the same time."""
     labels = "&".join(f"var-{name}=${{__field.labels.{name}}}" for name in ("target", "model_name", "engine"))
     return {
         "title": "Open this engine",
@@ -74,7 +74,7 @@ def to_engine() -> dict[str, Any]:
 
 
 def row_to_engine() -> dict[str, Any]:
-    """The same from a table's row whose columns are Server, Model and Engine."""
+    """Return the same from a table's row whose columns are Server, Model and Engine."""
     fields = (("target", "Server"), ("model_name", "Model"), ("engine", "Engine"))
     labels = "&".join(f"var-{name}=${{__data.fields.{header}}}" for name, header in fields)
     return {

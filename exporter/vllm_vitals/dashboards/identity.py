@@ -13,7 +13,7 @@ _SELECTOR = re.compile(r"\{(?=[^{}]*\$(?:target|model_name)\b)")
 
 
 def widen(dashboard: dict[str, Any], labels: Sequence[str]) -> dict[str, Any]:
-    """The dashboard for victims that these labels tell apart too."""
+    """Return the dashboard for victims that these labels tell apart too."""
     if not labels:
         return dashboard
     variables = dashboard["templating"]["list"]
@@ -35,7 +35,7 @@ def expression(expr: str, labels: Sequence[str]) -> str:
 
 
 def legend(text: str, labels: Sequence[str]) -> str:
-    """The labels before the server or, where none is named, before the model."""
+    """Return the labels before the server or, where none is named, before the model."""
     names = " ".join(f"{{{{{label}}}}}" for label in labels)
     first = "{{target}}" if "{{target}}" in text else "{{model_name}}"
     return text.replace(first, f"{names} {first}")
@@ -85,7 +85,7 @@ def _columns(step: dict[str, Any], labels: Sequence[str]) -> dict[str, Any]:
 
 
 def _links(value: Any, labels: Sequence[str]) -> Any:
-    """Data links carry the labels on: from a series' labels, or from the row's cells."""
+    """Carry the labels on in data links: from a series' labels, or from the row's cells."""
     if isinstance(value, dict):
         return {key: _links(inner, labels) for key, inner in value.items()}
     if isinstance(value, list):

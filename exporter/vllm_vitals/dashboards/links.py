@@ -24,12 +24,12 @@ TITLES: Mapping[str, str] = {
 
 
 def panel_id(title: str) -> int:
-    """The id of the panel of this title: a positive 31-bit number."""
+    """Return the id of the panel of this title: a positive 31-bit number."""
     return crc32(title.encode()) % 2_000_000_000 + 1
 
 
 def url(base: str, uid: str, panel: str = "", variables: Mapping[str, str] | None = None) -> str:
-    """The address of a dashboard, or of one of its panels alone, with variables set.
+    """Return the address of a dashboard, or of one of its panels alone, with variables set.
 
     ``base`` is Grafana's own address without a slash at its end. Values are quoted, so an alert template such as
     ``{{ $labels.target }}`` must be appended by the caller, not passed here.

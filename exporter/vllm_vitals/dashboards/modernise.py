@@ -19,7 +19,7 @@ _DEAD_VARIABLE = ("useTags", "tagsQuery", "tagValuesQuery", "auto", "auto_min", 
 
 
 def modernise(dashboard: dict[str, Any]) -> dict[str, Any]:
-    """A dashboard in the schema that Grafana 11 to 13 read without a migration."""
+    """Return a dashboard in the schema that Grafana 11 to 13 read without a migration."""
     kept = _without(dashboard, _DEAD_DASHBOARD)
     return kept | {
         "schemaVersion": SCHEMA_VERSION,
@@ -66,5 +66,5 @@ def _variable(variable: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without(mapping: dict[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
-    """The mapping without dead keys, and without keys that say nothing."""
+    """Return the mapping without dead keys, and without keys that say nothing."""
     return {key: value for key, value in mapping.items() if key not in keys and value is not None}

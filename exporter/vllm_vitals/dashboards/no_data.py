@@ -16,7 +16,7 @@ _PART = re.compile(r"_(?:bucket|sum|count)$")
 
 
 def explain_absent(dashboard: dict[str, Any], site: Site) -> dict[str, Any]:
-    """The dashboard with the reasons why a panel may have no data here. Tiles are too small for them."""
+    """Return the dashboard with the reasons why a panel may have no data here. Tiles are too small for them."""
     return dashboard | {"panels": [_explained(panel, site) for panel in dashboard["panels"]]}
 
 
@@ -34,13 +34,13 @@ def _explained(panel: dict[str, Any], site: Site) -> dict[str, Any]:
 
 
 def why_not_native(expr: str) -> str:
-    """The catalogue's reason why recording rules cannot answer this query, or nothing where they can."""
+    """Return the catalogue's reason why recording rules cannot answer this query, or nothing where they can."""
     named = [_OURS[name] for name in _NAME.findall(expr) if name in _OURS]
     return next((metric.why_not_native for metric in named if not metric.native), "")
 
 
 def why_not_passed(expr: str) -> str:
-    """The values of the daemon's setting ``histograms`` that leave this query nothing to read; "" where none does."""
+    """Return the values of the daemon's ``histograms`` that leave this query no data; "" where none does."""
     read = [_OURS.get(_PART.sub("", name)) for name in _NAME.findall(expr)]
     if not read or any(metric is None or metric.kind is not Kind.HISTOGRAM for metric in read):
         return ""

@@ -16,7 +16,7 @@ _ALERTS = 'ALERTS{alertstate="firing", alertname=~"VLLM.*", model_name=~"$model_
 
 
 def build(site: Site) -> dict[str, Any]:
-    """The dashboard's JSON."""
+    """Return the dashboard's JSON."""
     rows = (
         Row("Are users hurt?", _tiles(site)),
         Row("Who, worst first", _who(site)),
@@ -116,12 +116,12 @@ def _tiles(site: Site) -> tuple[Panel, ...]:
 
 
 def _slowest(p99: str) -> Query:
-    """The largest of the engines' p99, and whether it is about that, at most or at least."""
+    """Return the largest of the engines' p99, and whether it is about that, at most or at least."""
     return Query(in_words(f"topk(1, {p99})"), "{{bound}}", instant=True)
 
 
 def _p99(site: Site, derived: str, histogram: str) -> str:
-    """The daemon's own figure per engine or, without a daemon, one from vLLM's buckets."""
+    """Return the daemon's own figure per engine or, without a daemon, one from vLLM's buckets."""
     # Without traffic a quantile is NaN, which is no number to show.
     raw = f"({quantile(0.99, histogram, replace(site, daemon=False, native=True), promql.BY_ENGINE)} >= 0)"
     return f" or on ({promql.BY_ENGINE}) ".join([derived] * site.daemon + [raw] * site.native)

@@ -72,7 +72,7 @@ def timeseries(
     width: int = 8, height: int = 8, levels: Levels | None = None, high: float | None = None,
     stack: bool = False, overrides: Iterable[dict[str, Any]] = (),
 ) -> Panel:  # fmt: skip
-    """Lines over time; limits are dashed lines, so that the eye sees how far away they are."""
+    """Draw lines over time; limits are dashed lines, so that the distance to them shows."""
     custom: dict[str, Any] = {
         "drawStyle": "line", "lineWidth": 1, "fillOpacity": 25 if stack else 6, "showPoints": "never",
         "spanNulls": False, "lineInterpolation": "linear", "axisSoftMax": _room(unit, levels),
@@ -93,7 +93,7 @@ def timeseries(
 
 
 def _room(unit: str, levels: Levels | None) -> float:
-    """How high an axis reaches at least, so that a flat zero is no cliff and a share shows its limit above it."""
+    """Return the least maximum of an axis, so that a flat zero is no cliff and a share shows its limit."""
     limits = [limit for limit in (levels.warn, levels.bad) if limit is not None] if levels else []
     if limits and unit in ("percentunit", "none"):
         return max(limits) * 1.1
@@ -105,7 +105,7 @@ def stat(
     width: int = 4, height: int = 4, levels: Levels | None = None, mappings: Sequence[dict[str, Any]] = (),
     named: bool = False, decimals: int | None = None, spark: bool = False, overrides: Iterable[dict[str, Any]] = (),
 ) -> Panel:  # fmt: skip
-    """One number now. Coloured only where there is a limit to judge it by."""
+    """Draw one number now, coloured only where a limit judges it."""
     judged = bool(levels or mappings)
     defaults = _defaults(levels, mappings=list(mappings))
     defaults["color"] = {"mode": "thresholds"} if judged else {"mode": "fixed", "fixedColor": "text"}
@@ -123,7 +123,7 @@ def state_timeline(
     title: str, why: str, queries: Iterable[Query], empty: str, mappings: Sequence[dict[str, Any]], *,
     width: int = COLUMNS, height: int = 8, links: Sequence[dict[str, Any]] = (),
 ) -> Panel:  # fmt: skip
-    """Which state held when, a row an engine."""
+    """Draw which state held when, a row an engine."""
     defaults = {
         "color": {"mode": "thresholds"}, "thresholds": steps(None), "mappings": list(mappings), "links": list(links),
         "custom": {"lineWidth": 0, "fillOpacity": 90},
@@ -159,7 +159,7 @@ def bars(
 
 
 def heatmap(title: str, why: str, query: Query, unit: str, empty: str, *, width: int = 8, height: int = 8) -> Panel:
-    """How a distribution moves: a column a step, a row a bucket of the server's own histogram."""
+    """Draw how a distribution moves: a column a step, a row a bucket of the server's own histogram."""
     options = {
         "calculate": False, "cellGap": 1, "yAxis": {"axisPlacement": "left", "unit": unit},
         "color": {"mode": "scheme", "scheme": "Oranges", "steps": 64, "exponent": 0.5, "reverse": False},
@@ -221,7 +221,7 @@ def _column(column: Column) -> dict[str, Any]:
 
 
 def _coloured(mappings: Sequence[dict[str, Any]]) -> bool:
-    """Whether a mapping gives a value a colour; a cell filled without one is as white as its text."""
+    """Return whether a mapping gives a value a colour; a cell filled without one is as white as its text."""
     return any("color" in shown for mapping in mappings for shown in mapping["options"].values())
 
 

@@ -28,7 +28,7 @@ RAW_HISTOGRAMS = {
 
 
 def metric(name: str) -> Metric:
-    """The catalogue's entry. Raises KeyError for a name that nothing serves, so that a build cannot invent one."""
+    """Return the catalogue's entry. Raises KeyError for an unknown name, so that a build cannot invent one."""
     return BY_NAME[name]
 
 
@@ -39,24 +39,24 @@ def selector(of: Metric, *matchers: str) -> str:
 
 
 def identity(of: Metric, keep: tuple[str, ...] = ()) -> str:
-    """The labels that a fold keeps; a family without a scope keeps its own."""
+    """Return the labels that a fold keeps; a family without a scope keeps its own."""
     return ", ".join(of.scope + keep if of.scope else of.labels)
 
 
 def gauge(name: str, *matchers: str, keep: tuple[str, ...] = ()) -> str:
-    """A gauge per identity, whoever serves it."""
+    """Return a gauge per identity, whoever serves it."""
     of = metric(name)
     return f"max by ({identity(of, keep)}) ({of.full_name}{selector(of, *matchers)})"
 
 
 def highest(name: str) -> str:
-    """A gauge's largest sample in the dashboard's range, per identity; a subquery would look at some of them only."""
+    """Return a gauge's largest sample in the dashboard's range, per identity; a subquery would miss some."""
     of = metric(name)
     return f"max by ({identity(of)}) (max_over_time({of.full_name}{selector(of)}[$__range]))"
 
 
 def rate(name: str, *matchers: str, keep: tuple[str, ...] = (), over: str = RATE_RANGE) -> str:
-    """A counter's rate per identity. Raises ValueError for what is no counter."""
+    """Return a counter's rate per identity. Raises ValueError for what is no counter."""
     of = metric(name)
     if of.kind is not Kind.COUNTER:
         raise ValueError(f"{name} is a {of.kind}: only a counter has a rate")
@@ -64,7 +64,7 @@ def rate(name: str, *matchers: str, keep: tuple[str, ...] = (), over: str = RATE
 
 
 def worst(expr: str, by: str = "model_name") -> str:
-    """The worst engine speaks for its model."""
+    """Return a model's worst engine."""
     return f"max by ({by}) ({expr})"
 
 
@@ -79,7 +79,7 @@ def ratio(part: str, whole: str) -> str:
 
 
 def histogram(name: str, site: Site, part: str = "bucket") -> str:
-    """A histogram's buckets, sum or count as a rate per identity: the daemon's or, where it has none, vLLM's own."""
+    """Return a histogram's buckets, sum or count as a rate per identity: the daemon's, else vLLM's own."""
     of = metric(name)
     labels = identity(of, ("le",) if part == "bucket" else ())
     ours = f"max by ({labels}) (rate({of.full_name}_{part}{selector(of)}[{RATE_RANGE}]))"
@@ -100,7 +100,7 @@ def _raw(prefixes: tuple[str, ...], name: str, labels: str) -> str:
 
 
 def quantile(q: float, name: str, site: Site, by: str = "model_name") -> str:
-    """A quantile from buckets, by interpolation inside one bucket; ``by`` may be empty for all together."""
+    """Return a quantile from buckets, by interpolation inside one bucket; ``by`` may be empty for all together."""
     labels = f"{by}, le" if by else "le"
     return f"histogram_quantile({q:g}, sum by ({labels}) ({histogram(name, site)}))"
 
@@ -117,7 +117,7 @@ def distribution(name: str, site: Site) -> str:
 
 
 def bounded(name: str, *matchers: str) -> str:
-    """The daemon's quantile per engine, whose label ``bound`` says what it is.
+    """Return the daemon's quantile per engine, whose label ``bound`` says what it is.
 
     An estimate; where a fast server's lies in the first bucket, that bucket's upper edge; where a slow one's lies above
     the last, the lower edge. Where requests finish, one of them is there.
@@ -134,17 +134,17 @@ def in_words(expr: str, estimate: str = "about") -> str:
 
 
 def mean(name: str, site: Site, by: str = "model_name") -> str:
-    """A histogram's mean over the rate's range."""
+    """Return a histogram's mean over the rate's range."""
     return ratio(total(histogram(name, site, "sum"), by), total(histogram(name, site, "count"), by))
 
 
 def folded_target(name: str, *matchers: str, keep: tuple[str, ...] = ()) -> str:
-    """A server's own gauge (settings, up), per target."""
+    """Return a server's own gauge (settings, up), per target."""
     if metric(name).scope != TARGET_LABELS:
         raise ValueError(f"{name} is not a target's metric")
     return gauge(name, *matchers, keep=keep)
 
 
 def of_engine(what: str) -> str:
-    """A legend that still tells engines apart where several are chosen."""
+    """Return a legend that still tells engines apart where several are chosen."""
     return f"{what} · {ENGINE_BRIEFLY}"

@@ -15,7 +15,7 @@ _ROUTE = "model_name, route"
 
 
 def row(site: Site) -> tuple[Panel, ...]:
-    """The row's panels: all figures now, then each over time."""
+    """Return the row's panels: all figures now, then each over time."""
     cut = f"sum by ({_ROUTE}) ({rate('log_truncated_responses_total')})"
     return (
         _at_a_glance(site),
@@ -122,10 +122,10 @@ def _at_a_glance(site: Site) -> Panel:
 
 
 def _worst_route(name: str) -> str:
-    """A gauge from logs by model and route, whichever source says most."""
+    """Return a gauge from logs by model and route, whichever source says most."""
     return worst(gauge(name), _ROUTE)
 
 
 def _each_second(name: str, over: str = RATE_RANGE) -> str:
-    """A counter from logs by model and route, all sources together."""
+    """Return a counter from logs by model and route, all sources together."""
     return total(rate(name, over=over), _ROUTE)

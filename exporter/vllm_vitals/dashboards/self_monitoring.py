@@ -12,7 +12,7 @@ _REPLICA = f"and on (job, instance) {metric('build_info').full_name}"
 
 
 def build(site: Site) -> dict[str, Any]:
-    """The dashboard's JSON."""
+    """Return the dashboard's JSON."""
     rows = (
         Row("Is every server seen?", _seen(site)),
         Row("What was odd", _odd(site)),

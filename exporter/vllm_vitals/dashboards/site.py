@@ -43,7 +43,7 @@ ANY_IS_ODD = Levels(1)
 
 
 def scale(config: Config) -> Scale:
-    """The levels that this config alerts by."""
+    """Return the levels that this config alerts by."""
     state, limit = config.thresholds, config.limits
     return Scale(
         preemptions_per_completion=Levels(
@@ -68,7 +68,7 @@ def scale(config: Config) -> Scale:
 
 
 def objective(config: Config, indicator: str) -> float | None:
-    """The strictest promise that the config makes for an indicator, in seconds."""
+    """Return the strictest promise that the config makes for an indicator, in seconds."""
     return min((slo.seconds for slo in config.slos if slo.indicator == indicator), default=None)
 
 

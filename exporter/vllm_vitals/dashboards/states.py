@@ -22,7 +22,7 @@ def mappings() -> list[dict[str, Any]]:
 
 
 def worst_rank(by: str = BY_ENGINE) -> str:
-    """The rank of the worst state that any producer reports, by engine or coarser."""
+    """Return the rank of the worst state that any producer reports, by engine or coarser."""
     of = metric("state")
     clauses = [f"{state.rank} * ({of.full_name}{selector(of, matcher(state))} == 1)" for state in State]
     fold = f"min by ({by})" if by else "min"
@@ -30,5 +30,5 @@ def worst_rank(by: str = BY_ENGINE) -> str:
 
 
 def matcher(*states: State) -> str:
-    """A label matcher for these states."""
+    """Return a label matcher for these states."""
     return 'state=~"' + "|".join(states) + '"' if len(states) > 1 else f'state="{states[0]}"'

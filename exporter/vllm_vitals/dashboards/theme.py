@@ -51,7 +51,7 @@ def dashboard(
     uid: str, description: str, rows: Iterable[Row], *, variables: Sequence[str] = ("target", "model_name", "engine"),
     annotations: Iterable[Annotation] = (), since: str = "now-30m", refresh: str = "10s",
 ) -> dict[str, Any]:  # fmt: skip
-    """The finished dashboard, as plain JSON types."""
+    """Return the finished dashboard, as plain JSON types."""
     body = core.Dashboard(
         title=links.TITLES[uid],
         uid=uid,
@@ -96,7 +96,7 @@ def _annotation(mark: Annotation) -> dict[str, Any]:
 
 
 def _flow(rows: Iterable[Row]) -> list[core.Panel]:
-    """Rows and panels laid onto the 24-column grid from left to right; a band is as high as its highest panel."""
+    """Lay rows and panels onto the 24-column grid from left to right; a band is as high as its highest panel."""
     placed, y = [], 0
     for row in rows:
         placed.append(

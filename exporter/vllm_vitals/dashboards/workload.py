@@ -11,7 +11,7 @@ from vllm_vitals.dashboards.theme import Row
 
 
 def build(site: Site) -> dict[str, Any]:
-    """The dashboard's JSON."""
+    """Return the dashboard's JSON."""
     rows = (
         Row("Are answers cut?", _truncation(site)),
         Row("How long are prompts and outputs?", _lengths(site)),

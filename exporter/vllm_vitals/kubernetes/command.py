@@ -20,7 +20,7 @@ def _labels(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> di
 
 
 def _options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What build and check take alike."""
+    """Add the options that build and check share."""
     for option in reversed(
         (
             click.option("--config", "file", type=click.Path(path_type=Path), help="Config of the daemon to deploy."),

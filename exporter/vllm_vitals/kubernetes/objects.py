@@ -31,7 +31,7 @@ class Site:
 
 
 def everything(site: Site) -> list[Object]:
-    """What runs it: account, config, a Deployment a shard, and how people and Prometheus reach it."""
+    """Return what runs it: account, config, a Deployment a shard, and how people and Prometheus reach it."""
     return [
         _object(site, "v1", "ServiceAccount", NAME, automountServiceAccountToken=False),
         _object(site, "v1", "ConfigMap", NAME, data={"config.yml": site.config}),
@@ -45,7 +45,7 @@ def everything(site: Site) -> list[Object]:
 
 
 def deployment(site: Site, index: int) -> Object:
-    """One shard. Two replicas of it are twins: every rule and dashboard folds them into one."""
+    """Return one shard. Two replicas of it are twins: every rule and dashboard folds them into one."""
     name = NAME if site.shards == 1 else f"{NAME}-{index}"
     labels = {"app.kubernetes.io/name": NAME, "app.kubernetes.io/instance": name}
     digest = hashlib.sha256(site.config.encode()).hexdigest()
@@ -106,7 +106,7 @@ def _probe(path: str, every: int, failures: int) -> Object:
 
 
 def pod_monitor(site: Site) -> Object:
-    """How the operator's Prometheus scrapes every shard. Labels of a victim win over those of the exporter's pod."""
+    """Return how the operator's Prometheus scrapes every shard. A target's labels win over those of our pod."""
     endpoint = {"port": "http", "path": "/metrics", "interval": site.interval, "honorLabels": True}
     spec = {
         # The job is then this label's value, which VLLMExporterDown asks for; else it would be namespace/name.
@@ -118,7 +118,7 @@ def pod_monitor(site: Site) -> Object:
 
 
 def placed(document: Object, site: Site) -> Object:
-    """An object that was built elsewhere, put into the site's namespace, with its labels."""
+    """Return an object that was built elsewhere, put into the site's namespace, with its labels."""
     metadata = document["metadata"]
     operator = document["apiVersion"].startswith("monitoring.coreos.com/")
     labels = {**metadata.get("labels", {}), **(site.labels if operator else {})}

@@ -83,7 +83,7 @@ def review(
     no_before: bool,
     no_whatif: bool,
 ) -> None:
-    """The weekly capacity review, from any Prometheus-compatible API."""
+    """Write the weekly capacity review, from any Prometheus-compatible API."""
     wanted = _formats(formats)
     if output == "-" and len(wanted) != 1:
         raise click.UsageError("-o - prints one format: choose it with --format")
@@ -117,7 +117,7 @@ def _before(
     progress: Progress,
     into: Telemetry,
 ) -> dict[str, Measures]:
-    """What the period before measured, by model; nothing where there was none. A failure is named in the report."""
+    """Return the figures of the period before, by model, or none. A failure is named in the report."""
     try:
         found = collect(askers, end - span, end, labels, matchers, BEFORE, progress=progress)
     except PromError as error:
@@ -129,7 +129,7 @@ def _before(
 
 
 def _tried(telemetry: Telemetry, settings: ReviewSettings) -> dict[str, WhatIf | str]:
-    """A what-if of each model's peak, or why there is none."""
+    """Return a what-if of each model's peak, or why there is none."""
     found: dict[str, WhatIf | str] = {}
     for name in telemetry.models()[:MAX_TRIED]:
         own = settings.models.get(name)
@@ -151,7 +151,7 @@ def _formats(text: str) -> list[str]:
 
 
 def _folder(output: str) -> Path:
-    """Where the files go. Asked before anything is read: a week of a fleet takes its time."""
+    """Return where the files go; checked before a week of a fleet is read."""
     folder = Path(output)
     if folder.exists() and not folder.is_dir():
         raise click.ClickException(f"{output} is not a directory: -o names the one that the report is written into")
@@ -188,7 +188,7 @@ def _make(kind: str, done: Review, telemetry: Telemetry) -> bytes:
 
 
 def _charts(done: Review, telemetry: Telemetry) -> Mapping[str, tuple[Chart, ...]]:
-    """Every chart, or none where nothing can draw: the figures are in the report's tables as well."""
+    """Return every chart, or none without matplotlib: the figures are in the report's tables as well."""
     try:
         return album.draw(telemetry, done)
     except ChartsMissingError as error:

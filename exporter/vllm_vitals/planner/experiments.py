@@ -79,7 +79,7 @@ def _one_model(telemetry: Telemetry) -> str:
 
 
 def _with_config(settings: ReviewSettings, model: str, given: Mapping[str, str]) -> dict[str, str]:
-    """What was told on the command line, over what the config file tells of the model."""
+    """Return the settings of ``--set``, over those that the config file has for the model."""
     own = settings.models.get(model)
     return {**{k: f"{v:.15g}" for k, v in (own.settings if own else {}).items()}, **given}
 
@@ -126,7 +126,7 @@ def _exists(output: Path) -> str:
 
 
 def _write(output: Path, content: bytes, force: bool) -> None:
-    """A baseline is never written over unasked: what it was taken from may be gone."""
+    """Refuse to overwrite a baseline unasked: what it was taken from may be gone."""
     try:
         with output.open("wb" if force else "xb") as file:
             file.write(content)
@@ -137,7 +137,7 @@ def _write(output: Path, content: bytes, force: bool) -> None:
 
 
 def _took(taken: baseline.Baseline, asked: int) -> str:
-    """What a snapshot covers."""
+    """Return what a snapshot covers."""
     engines = f"{taken.engines} engine{'s' if taken.engines > 1 else ''}"
     kept = len(taken.vitals["generated tokens"].repeats)
     out = "" if kept == asked else f" of {asked}, the others were not scraped throughout"
@@ -184,7 +184,7 @@ def whatif(
     source: Source, since: str, until: str, focus: Focus, between: str, given: tuple[str, ...], config: Path | None,
     kind: str,
 ) -> None:  # fmt: skip
-    """What a knob would do to this workload, by a simulated server fitted to it."""
+    """Predict what a knob would do to this workload, by a simulated server fitted to it."""
     settings = review_section(config)
     told, stretch = parse(given, SIMULATED), parse_between(between)
     telemetry, _ = _read(source, since, until, settings.identity_labels, told)

@@ -70,7 +70,7 @@ class Source:
 
 
 def parse_span(text: str, least: float = 1.0) -> float:
-    """Seconds of ``90m``, ``12h``, ``7d``, ``4w``; not below ``least``."""
+    """Return seconds of ``90m``, ``12h``, ``7d``, ``4w``; not below ``least``."""
     parts = re.findall(r"(\d+(?:\.\d+)?)([smhdw])", text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise click.UsageError(f"expected a span such as 7d or 12h, got {text!r}")
@@ -109,7 +109,7 @@ def parse_between(text: str) -> tuple[float, float] | None:
 
 
 def review_section(config: Path | None) -> ReviewSettings:
-    """The config file's section ``review:``; the defaults where no file is given."""
+    """Return the config file's section ``review:``; the defaults where no file is given."""
     found: ReviewSettings = ReviewSettings() if config is None else section.read(config, "review")
     return found
 
@@ -129,7 +129,7 @@ def prometheus_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def source_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The same, or a recording: the command gets a ``source``."""
+    """Add the same options, or a recording: the command gets a ``source``."""
 
     @wraps(command)
     def run(**given: Any) -> Any:
@@ -149,7 +149,7 @@ def source_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _refuse_ignored() -> None:
-    """A recording has a stretch of its own and nobody to ask."""
+    """Refuse options that a recording does not take: it has its own times and no API."""
     context = click.get_current_context()
     for name in _API_ONLY:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
@@ -171,7 +171,7 @@ def _decorated(run: Callable[..., Any], options: Sequence[Callable[..., Any]]) -
 
 
 def progress_line(word: str = "reading") -> Callable[[int, int, str], None]:
-    """A line on a terminal; silence elsewhere."""
+    """Print a line on a terminal, nothing elsewhere."""
     if not sys.stderr.isatty():
         return lambda done, total, what: None
 

@@ -27,7 +27,7 @@ class RecordingError(Exception):
 
 
 def target_name(path: Path) -> str:
-    """What to call a recording's target: its file name, or its folder where the file is only called ``metrics``."""
+    """Return the name of a recording's target: its file name, or its folder where the file is called ``metrics``."""
     stem = path.name
     for suffix in (".gz", ".jsonl", ".json"):
         stem = stem.removesuffix(suffix)
@@ -70,7 +70,7 @@ def _scrapes(name: str, lines: BinaryIO) -> Iterator[Scrape]:
 
 
 def _scrape(where: str, line: bytes) -> Scrape:
-    """One line as a scrape. Raises ValueError in words."""
+    """Return one line as a scrape. Raises ValueError in words."""
     try:
         fields: dict[str, Any] = orjson.loads(line)
         at, duration = float(fields["t"]), float(fields.get("dur", 0.0))
@@ -110,7 +110,7 @@ class Writer:
 
 
 def encode(scrape: Scrape) -> bytes:
-    """One line of a recording. A body that is not UTF-8 keeps its readable part and becomes an ``encoding`` error."""
+    """Return a scrape as a line. A body that is not UTF-8 keeps its readable part, with an ``encoding`` error."""
     status: int | str = 200 if scrape.body is not None else f"{scrape.reason}: {scrape.detail}"
     text = ""
     if scrape.body is not None:
@@ -123,7 +123,7 @@ def encode(scrape: Scrape) -> bytes:
 
 
 def to_bytes(scrapes: Iterator[Scrape]) -> bytes:
-    """A whole recording in memory."""
+    """Return a whole recording in memory."""
     buffer = io.BytesIO()
     with Writer(buffer) as writer:
         for scrape in scrapes:

@@ -64,7 +64,7 @@ def judge(target: str, scrapes: Iterable[Scrape], limits: Thresholds | None = No
 
 
 def _watch(target: str, first: list[Scrape], limits: Thresholds | None, polls: list[TargetSnapshot]) -> TargetEvaluator:
-    """A judge whose fast window holds four scrapes at the recording's own interval, past the ``first`` scrapes."""
+    """Return an evaluator whose fast window holds four scrapes at the recording's interval, past ``first``."""
     gaps = [later.at - earlier.at for earlier, later in pairwise(first)]
     judging = TargetEvaluator(target, limits or Thresholds().at_interval(median(gaps) if gaps else 0.0))
     polls.extend(judging.observe(scrape) for scrape in first)
@@ -72,20 +72,20 @@ def _watch(target: str, first: list[Scrape], limits: Thresholds | None, polls: l
 
 
 def as_json(path: Path, done: Replay) -> dict[str, Any]:
-    """The JSON of ``check --replay --json``. Times are the recording's (epoch s)."""
+    """Return the JSON of ``check --replay --json``. Times are the recording's (epoch s)."""
     answer = {"recording": str(path), "engines": engines(done)}
     return {**answer, "cut_off": done.cut_off} if done.cut_off else answer
 
 
 def engines(done: Replay) -> list[dict[str, Any]]:
-    """Each engine that was ever seen; the nameless one only where no other ever was."""
+    """Return each engine that was ever seen; the nameless one only where no other was."""
     keys = dict.fromkeys(engine.key for poll in done.polls for engine in poll.engines)
     named = [key for key in keys if key.engine or key.model_name]
     return [_engine(key, done) for key in sorted(named or keys, key=lambda k: (k.model_name, k.engine))]
 
 
 def _engine(key: EngineKey, done: Replay) -> dict[str, Any]:
-    """One engine's timeline and series. Before it is first seen it has the state of the target's nameless engine."""
+    """Return one engine's timeline and series. Before it is first seen it has the nameless engine's state."""
     series = []
     for poll in done.polls:
         known = {engine.key: engine for engine in poll.engines}
@@ -109,7 +109,7 @@ def _entry(at: float, snapshot: EngineSnapshot | None, own: bool) -> dict[str, A
 
 
 def timeline(states: list[tuple[float, str]]) -> list[dict[str, Any]]:
-    """Runs of one state: each lasts until the scrape that shows the next, the last until the last scrape."""
+    """Return the runs of one state: each lasts until the scrape that shows the next, the last until the last scrape."""
     runs: list[dict[str, Any]] = []
     for at, state in states:
         if runs:

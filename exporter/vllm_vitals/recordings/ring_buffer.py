@@ -51,7 +51,7 @@ class ScrapeRingBuffer:
         return self._packed_bytes + len(self._body or b"")
 
     def copy(self) -> "list[tuple[Scrape, bytes | None]]":
-        """What `unroll` needs, oldest first; cheap, and safe to hand to another thread."""
+        """Return what `unroll` needs, oldest first; cheap, and safe to hand to another thread."""
         return [
             (kept.scrape, (self._body if kept is self._newest else kept.packed) if kept.had_body else None)
             for kept in self._kept
@@ -65,7 +65,7 @@ class ScrapeRingBuffer:
 
 
 def unroll(kept: Iterable[tuple[Scrape, bytes | None]]) -> list[Scrape]:
-    """The scrapes of a `ScrapeRingBuffer.copy`, oldest first."""
+    """Return the scrapes of a `ScrapeRingBuffer.copy`, oldest first."""
     return list(_backwards(list(kept)))[::-1]
 
 
@@ -89,7 +89,7 @@ def pack(body: bytes, later: bytes) -> bytes:
 
 
 def unpack(packed: bytes, later: bytes) -> bytes:
-    """The body that `pack` made ``packed`` of."""
+    """Return the body that `pack` made ``packed`` of."""
     text = zlib.decompress(packed[1:])
     if packed[:1] == _WHOLE:
         return text

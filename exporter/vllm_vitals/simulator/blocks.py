@@ -49,7 +49,7 @@ class BlockPool:
             self._segments[owner] = cached
 
     def cached(self, owner: Hashable) -> int:
-        """How many leading blocks of `owner` a look-up would find among the free ones."""
+        """Return how many leading blocks of `owner` a look-up would find among the free ones."""
         return self._segments.get(owner, 0)
 
     def revive(self, owner: Hashable, count: int) -> None:

@@ -95,7 +95,7 @@ def simulate(
 
 
 def _plain(requests: Requests | None) -> Scenario:
-    """What plays where no scenario is named: clients of our own, or those of the file."""
+    """Return the scenario where none is named: clients of our own, or those of the file."""
     if requests is None:
         return scenario("healthy")
     return Scenario(requests.path.name, f"the requests of {requests.path}", "", inf, ())

@@ -106,7 +106,7 @@ async def _with_daemon(daemon: Daemon, tell: Callable[[str], Coroutine[None, Non
 
 
 def fast_clock(speed: float) -> Clock:
-    """A clock that starts now and runs `speed` times as fast."""
+    """Return a clock that starts now and runs `speed` times as fast."""
     began, epoch = time.monotonic(), time.time()
 
     def passed() -> float:
@@ -141,7 +141,7 @@ async def _draw(stage: Stage, console: Console) -> None:
 
 
 def picture(stage: Stage) -> Group:
-    """Where the story is, and of the worst engine: state, evidence, the five vital signs, advice."""
+    """Draw how far the scenario is, and the worst engine: state, evidence, the five vital signs, advice."""
     elapsed = min(stage.elapsed(), stage.scenario.duration_s)
     bar = ProgressBar(total=stage.scenario.duration_s, completed=elapsed, width=60)
     parts: list[Text | Table | ProgressBar] = [Text(f"{_minutes(elapsed)}   {stage.url}"), bar, Text()]

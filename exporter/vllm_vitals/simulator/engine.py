@@ -45,13 +45,13 @@ class Engine:
         return [*self._scheduler.running, *self._scheduler.waiting]
 
     def add(self, request: Request) -> None:
-        """A request arrives; the step in flight does not know of it."""
+        """Add a request; the step in flight does not know of it."""
         self._scheduler.add(request)
         if self._in_flight is None and len(self._scheduler.waiting) == 1 and not self._scheduler.running:
             self.now = max(self.now, request.arrival)
 
     def abort(self, request: Request) -> None:
-        """The client hangs up: the request goes at the next step's boundary and counts as nothing (VLLM S:599-660)."""
+        """Hang up a client: the request goes at the next step's boundary and counts as nothing (VLLM S:599-660)."""
         if self._in_flight is None:
             self._scheduler.abort(request)
         else:
@@ -78,11 +78,11 @@ class Engine:
         return []
 
     def freeze(self) -> None:
-        """The engine process stops: no step ends any more, its last gauges stay."""
+        """Stop the engine process: no step ends any more, its last gauges stay."""
         self.frozen = True
 
     def thaw(self, now: float) -> None:
-        """It goes on where it was; what was in flight ends late."""
+        """Go on where it stopped; what was in flight ends late."""
         self.frozen = False
         if self._in_flight is not None:
             self._in_flight.ends = max(self._in_flight.ends, now)
@@ -152,7 +152,7 @@ class Engine:
     # ------------------------------------------------------------------ many plain steps
 
     def _glide_steps(self, until: float) -> int:
-        """How many plain decode steps end by `until` and before anything else can happen."""
+        """Return how many plain decode steps end by `until` and before anything else can happen."""
         scheduler = self._scheduler
         steps = scheduler.glide_limit()
         if steps <= 0 or self._last_output != self.now:
@@ -167,7 +167,7 @@ class Engine:
         return steps
 
     def _ramp(self) -> tuple[float, float]:
-        """The next plain step's time, and by how much each following one is longer as contexts grow."""
+        """Return the next plain step's time, and by how much each following one is longer as contexts grow."""
         scheduler = self._scheduler
         first = self._time.seconds(0, scheduler.decoding, scheduler.context + scheduler.decoding)
         return first, self._time.context * scheduler.decoding
@@ -187,5 +187,5 @@ class Engine:
 
 
 def _duration(first: float, growth: float, steps: int) -> float:
-    """Seconds of `steps` plain steps whose times grow by `growth` each."""
+    """Return seconds of `steps` plain steps whose times grow by `growth` each."""
     return steps * (first + growth * (steps - 1) / 2)

@@ -52,7 +52,7 @@ class Exposition:
         self._process = "" if self._multiprocess else self._process_text()
 
     def render(self, stats: Sequence[EngineStats], cpu_seconds: float = 0.0) -> str:
-        """The whole body for the engines' `stats`, in rank order."""
+        """Return the whole body for the engines' `stats`, in rank order."""
         out: list[str] = []
         if self._process:
             out += (self._process, f"process_cpu_seconds_total {_number(cpu_seconds)}\n")

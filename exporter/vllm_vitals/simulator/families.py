@@ -165,5 +165,5 @@ FAMILIES: tuple[Family, ...] = (
 
 
 def families(dialect: Dialect) -> list[Family]:
-    """The families that `dialect` has, in order."""
+    """Return the families that `dialect` has, in order."""
     return [family for family in FAMILIES if dialect in family.dialects]

@@ -47,7 +47,7 @@ class Observation:
 
 
 def observations(recorded: Path, engine: str = "0") -> Iterator[Observation]:
-    """The good scrapes of one engine in a recording, in order. Raises `RecordingError` where it cannot be read."""
+    """Yield the good scrapes of one engine in a recording, in order. Raises `RecordingError`."""
     layout = Layout()
     for scrape in recording.read(recorded):
         if scrape.body is None:
@@ -59,7 +59,7 @@ def observations(recorded: Path, engine: str = "0") -> Iterator[Observation]:
 
 
 def intervals(seen: Iterable[Observation]) -> list[Interval]:
-    """The intervals between consecutive scrapes, up to the first preemption, that show the step time plainly."""
+    """Return the intervals between scrapes, up to the first preemption, that show the step time plainly."""
     calm = takewhile(lambda each: not each.sample.preemptions, seen)
     found = (_interval(before, now) for before, now in pairwise(calm))
     return [interval for interval in found if interval is not None]
@@ -89,7 +89,7 @@ def fit(observed: Sequence[Interval]) -> StepTime:
 
 
 def slowness(model: StepTime, observed: Sequence[Interval]) -> float:
-    """How many times as long as `model` says the steps took: a busier or slower machine, the same server."""
+    """Return how many times as long as `model` says the steps took: a busier or slower machine, the same server."""
     if not observed:
         raise FitError("no interval under load without preemptions to measure the machine by")
     weight = sum(item.weight for item in observed)

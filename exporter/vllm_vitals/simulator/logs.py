@@ -45,13 +45,13 @@ class LogWriter:
         self._last: dict[int, _Last] = {}
 
     def started(self, world: World, at: float) -> None:
-        """The lines of a start-up that say what the server was started with."""
+        """Write the lines of a start-up that say what the server was started with."""
         self._last = {}
         for name, text, level in startup(world.settings, world.scenario.engines, world.scenario.api_servers, self._url):
             self._line(at, name, text, level, "EngineCore" if name.startswith("vllm.v1") else "APIServer")
 
     def happened(self, happening: Happening) -> None:
-        """A request's lines, when request logging is on."""
+        """Write a request's lines, when request logging is on."""
         request = happening.request
         if request is None or not self._requests:
             return
@@ -67,7 +67,7 @@ class LogWriter:
             self._line(at, _ASYNC_LLM, f"Request {name} aborted.")
 
     def stats(self, world: World, at: float) -> None:
-        """The periodic line of every engine; silent once an engine has been idle for two intervals (L:258-276)."""
+        """Write the periodic line of every engine; none once an engine has been idle for two intervals (L:258-276)."""
         if world.scenario.api_servers > 1:
             return
         for rank, engine in enumerate(world.engines):
@@ -166,5 +166,5 @@ def _stats_text(rank: int, rates: tuple[float, float], stats: EngineStats) -> st
 
 
 def _words(request: Request) -> str:
-    """What a simulated model says: its length is right, its content is not the point."""
+    """Return a simulated answer: its length is right, its content filler."""
     return ("token " * min(request.output, 8)).strip()

@@ -96,6 +96,6 @@ class Prefixes:
         request.blocks = request.shared = request.chain = request.computed = 0
 
     def _bounds(self, request: Request, index: int) -> tuple[int, int]:
-        """The KV blocks of a prefix block, from and to; equal where it holds no whole one."""
+        """Return the KV blocks of a prefix block, from and to; equal where it holds no whole one."""
         first = index * request.prefix_block
         return first // self._size, min(first + request.prefix_block, request.prefix_tokens) // self._size

@@ -204,7 +204,7 @@ def _row(line: int, fields: Fields, block_tokens: int) -> RequestRow:
 
 
 def _find(fields: Fields, what: str) -> tuple[str, Any]:
-    """The name that the file gives to a column, and its value; None where it is absent or empty."""
+    """Return the name that the file gives to a column, and its value; None where it is absent or empty."""
     for name in _NAMES[what]:
         if fields.get(name) not in (None, ""):
             return name, fields[name]

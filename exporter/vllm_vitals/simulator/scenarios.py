@@ -121,7 +121,7 @@ SCENARIOS: tuple[Scenario, ...] = (
 
 
 def scenario(name: str) -> Scenario:
-    """The scenario of that name. Raises `KeyError` with the names there are."""
+    """Return the scenario of that name. Raises `KeyError` with the names there are."""
     for each in SCENARIOS:
         if each.name == name:
             return each

@@ -82,7 +82,7 @@ class Scheduler:
     # ------------------------------------------------------------------ plain steps, many at once
 
     def glide_limit(self) -> int:
-        """How many plain decode steps certainly fit before a request ends or a block might be missing."""
+        """Return how many plain decode steps certainly fit before a request ends or a block might be missing."""
         steps = self._ends[0][0] - self._clock
         free, size = self.pool.free, self.settings.block_size
         if self.decoding * (steps // size + 1) > free:
@@ -125,7 +125,7 @@ class Scheduler:
         return step
 
     def commit(self, step: Step) -> list[Request]:
-        """The step is done: move the clock, turn completed prefills into decoding requests, return who finished."""
+        """Finish a step: move the clock, turn completed prefills into decoding requests, return who finished."""
         self._clock += 1
         for victim in self._fenced:
             self._prefixes.release(victim)

@@ -180,7 +180,7 @@ class SimulatedServer:
         return _answer(request, self.world, chat="messages" in asked) if finished else _refuse(500, "aborted")
 
     def _sizes(self, asked: dict[str, Any]) -> tuple[int, int]:
-        """Prompt tokens (about four letters each) and max_tokens; raises ValueError with vLLM's own words."""
+        """Return prompt tokens (about four letters each) and max_tokens; raises ValueError with vLLM's own words."""
         given = asked.get("prompt", asked.get("messages", ""))
         prompt = len(given) if isinstance(given, list) and given and isinstance(given[0], int) else len(str(given)) // 4
         settings = self.world.settings
@@ -200,7 +200,7 @@ class SimulatedServer:
 
 
 def _object(body: bytes) -> dict[str, Any]:
-    """The request that a body holds. Raises ValueError in words."""
+    """Return the request that a body holds. Raises ValueError in words."""
     try:
         asked = orjson.loads(body)
     except orjson.JSONDecodeError:

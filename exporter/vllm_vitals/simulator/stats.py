@@ -25,7 +25,7 @@ FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
 
 
 def token_buckets(max_model_len: int) -> tuple[float, ...]:
-    """The 1-2-5 series up to `max_model_len` (vllm/v1/metrics/loggers.py build_1_2_5_buckets)."""
+    """Return the 1-2-5 series up to `max_model_len` (vllm/v1/metrics/loggers.py build_1_2_5_buckets)."""
     edges = (digit * 10**power for power in range(12) for digit in (1, 2, 5))
     return tuple(float(edge) for edge in edges if edge <= max_model_len)
 

@@ -27,7 +27,7 @@ class StepTime:
         return self.base + work + self.load * loaded
 
     def scaled(self, factor: float) -> "StepTime":
-        """The same server on a machine that takes `factor` times as long."""
+        """Return the same server on a machine that takes ``factor`` times as long."""
         return StepTime(
             self.base * factor, self.prefill * factor, self.decode * factor, self.context * factor, self.load * factor
         )

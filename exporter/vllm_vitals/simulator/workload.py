@@ -26,7 +26,7 @@ class Lengths:
     high: int = 1_000_000
 
     def draw(self, random: Random) -> int:
-        """One length."""
+        """Return one length."""
         if not self.cv:
             return max(self.low, min(self.high, round(self.mean)))
         sigma = sqrt(log(1 + self.cv**2))
@@ -115,7 +115,7 @@ class Traffic:
         self._active = load.clients
 
     def take(self) -> Request:
-        """The request that comes at `next_at`."""
+        """Return the request that comes at `next_at`."""
         at, client = self.next_at, -1
         if at == self._poisson:
             self._poisson = at + self._random.expovariate(self._load.rate)
@@ -124,7 +124,7 @@ class Traffic:
         return self._request(at, client)
 
     def answered(self, request: Request, now: float) -> None:
-        """A request is over: its client, if it waits for answers, thinks and comes back."""
+        """End a request: its client, if it waits for answers, thinks and comes back."""
         if 0 <= request.client < self._load.clients:
             pause = self._load.think_s
             heappush(self._clients, (now + (self._random.expovariate(1 / pause) if pause else 0.0), request.client))

@@ -112,7 +112,7 @@ class World:
             self._happen(due)
 
     def submit(self, prompt: int, output: int, max_tokens: int) -> Request | None:
-        """A request from outside, now; None when nothing listens. Its ``finished_at`` is set when it is done."""
+        """Submit a request from outside, now; None when nothing listens. Its ``finished_at`` is set when done."""
         if not self.up:
             return None
         self._outside += 1
@@ -122,7 +122,7 @@ class World:
         return request
 
     def drop(self, request: Request) -> None:
-        """The client of `request` hangs up, or the process under it ends."""
+        """Hang up the client of ``request``, or end the process under it."""
         for engine in self.engines:
             engine.abort(request)
         self._traffic.answered(request, self.now)
@@ -210,7 +210,7 @@ class World:
                     self.drop(request)
 
     def _write_next_lap(self) -> None:
-        """The script once more, from a fresh process."""
+        """Play the script once more, from a fresh process."""
         self._lap_began += self.scenario.duration_s
         fresh = Restart(_LAP_BREAK_S, self.scenario.settings)
         self._script = [(self._lap_began, fresh)]

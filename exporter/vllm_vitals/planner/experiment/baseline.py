@@ -139,7 +139,7 @@ def baseline(
 
 
 def _repeats(engines: Engines, grid: Grid, repeats: int) -> list[range]:
-    """The repeats that were scraped throughout. Raises `BaselineError` where two are not left of several."""
+    """Return the repeats that were scraped throughout. Raises `BaselineError` where two are not left of several."""
     if grid.windows < 2 * repeats:
         raise BaselineError(f"{grid.windows * grid.step} s are too short for {repeats} repeats: take a longer stretch")
     there = coverage.scraped(engines, grid)
@@ -172,7 +172,7 @@ def _range(reading: Reading) -> tuple[float, float | None] | None:
 
 
 def _end(reading: Reading) -> float | None:
-    """The upper bound; JSON knows no infinity."""
+    """Return the upper bound; JSON knows no infinity."""
     return None if reading.upper is None or reading.upper == inf else reading.upper
 
 
@@ -206,14 +206,14 @@ def _histogram(part: _Stretch, name: str) -> Histogram | None:
 
 
 def _own(histogram: WindowedHistogram, part: _Stretch) -> list[int]:
-    """The histogram's windows that begin in the part, so that no two parts share one; or the one around it."""
+    """Return the histogram's windows that begin in the part, so that no two parts share one; or the one around it."""
     every, ours = histogram.grid.step // part.step, frozenset(part.windows)
     begun = sorted({w // every for w in ours if w // every * every in ours})
     return begun or [part.windows[0] // every]
 
 
 def _settings(telemetry: Telemetry, engines: Engines, told: Mapping[str, str]) -> tuple[dict[str, str], str]:
-    """Settings that all servers have in common, and the version; a change inside the stretch spoils it."""
+    """Return the settings that all servers share, and the version. Raises where one changes inside the stretch."""
     targets = {engine.target for engine in engines}
     found: dict[str, set[str]] = {}
     for setting in telemetry.settings:
@@ -262,7 +262,7 @@ def _length(each: LengthClass) -> ByLength:
 
 
 def to_bytes(each: Baseline) -> bytes:
-    """The file's content."""
+    """Return the file's content."""
     return orjson.dumps(each.model_dump(by_alias=True), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 

@@ -77,7 +77,7 @@ def compare(before: Baseline, after: Baseline, anyway: bool = False) -> Comparis
 
 
 def knobs(before: Baseline, after: Baseline) -> dict[str, tuple[str, str]]:
-    """What was turned. Consequences count only when nothing else changed."""
+    """Return the knobs that changed. Consequences count only when nothing else did."""
     names = sorted({*before.settings, *after.settings})
     pairs = {name: (before.settings.get(name, "not known"), after.settings.get(name, "not known")) for name in names}
     changed = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
@@ -158,7 +158,7 @@ def _observed(each: Measure) -> bool:
 
 
 def _estimated(each: Measure) -> bool:
-    """Whether every repeat in which something was observed has an estimate."""
+    """Return whether every repeat in which something was observed has an estimate."""
     return all(value is not None or bounds is None for value, bounds in zip(each.repeats, _bounds(each), strict=True))
 
 
@@ -182,12 +182,12 @@ def _by_ranges(old: Measure, new: Measure, better: Better) -> Effect:
 
 
 def _one_bucket(old: Measure, new: Measure) -> bool:
-    """Both quantiles lie in the same bucket of the histogram: it cannot tell them apart."""
+    """Return whether both quantiles lie in one bucket of the histogram, which cannot tell them apart."""
     return old.lower is not None and (old.lower, old.upper) == (new.lower, new.upper)
 
 
 def _noise(old: Measure, new: Measure) -> float | None:
-    """How far apart the means of repeats could lie by chance (90 %); None without repeats."""
+    """Return how far apart the means of repeats could lie by chance (90 %); None without repeats."""
     samples = [[value for value in each.repeats if value is not None] for each in (old, new)]
     if any(len(sample) < 2 for sample in samples):
         return None

@@ -32,14 +32,14 @@ class Change:
 
 
 def changes(before: Measures | None, after: Measures) -> list[Change]:
-    """Every measure, before and after; empty without a before."""
+    """Return every measure, before and after; empty without a before."""
     if before is None:
         return []
     return [Change(what, unit, before[what][1], value, good) for what, (unit, value, good) in after.items()]
 
 
 def measures(engines: Engines, grid: Grid) -> Measures:
-    """What is compared: unit, value, and whether more is better, by name."""
+    """Return what is compared: unit, value, and whether more is better, by name."""
     load = traffic(engines, grid)
     tpot, ttft = tail(whole(engines, "tpot_seconds")), tail(whole(engines, "ttft_seconds"))
     finished = load.requests or None

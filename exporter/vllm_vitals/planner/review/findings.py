@@ -40,7 +40,7 @@ class Finding:
 
 
 def worst(findings: tuple[Finding, ...]) -> Level:
-    """The worst level."""
+    """Return the worst level."""
     return min((finding.level for finding in findings), key=RANK.__getitem__, default="fine")
 
 

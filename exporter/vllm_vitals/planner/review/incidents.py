@@ -78,7 +78,7 @@ def minutes(engines: Engines, states: Grid) -> Mapping[str, float]:
 
 
 def incidents(engines: Engines, grid: Grid, states: Grid) -> list[Incident]:
-    """Every incident, worst first within the bound; by time where there are fewer."""
+    """Return every incident, worst first within the bound; by time where there are fewer."""
     found = [
         _incident(engine, series, grid, start, end, worst)
         for engine, series in engines.items()
@@ -152,13 +152,13 @@ def preemption(engines: Engines, grid: Grid) -> Preemption:
 
 
 def _twice(histogram: Histogram | None) -> float | None:
-    """Share of requests preempted twice or more; the bucket up to 1 holds those with none or one."""
+    """Return the share of requests preempted twice or more; the bucket up to 1 holds those with none or one."""
     share = None if histogram is None else quantile.share_at_most(histogram, 1.0)
     return None if share is None else 1 - share
 
 
 def _tax(engines: Engines, name: str) -> float | None:
-    """Mean share of the work that was done again, over the windows in which there was work to judge."""
+    """Return the mean share of the work that was done again, over the windows in which there was work to judge."""
     values = [
         tax
         for series in engines.values()

@@ -73,7 +73,7 @@ class Curve:
     seen: float
 
     def useful(self, running: float) -> float:
-        """Useful tokens/s at a concurrency."""
+        """Return useful tokens/s at a concurrency."""
         return running / (self.a + self.b * running)
 
 
@@ -211,7 +211,7 @@ class _Tails:
     parts: list[tuple[WindowedHistogram, dict[int, list[int]]]]
 
     def of(self, index: int) -> Tail:
-        """The band's."""
+        """Return the band's value."""
         return tail(merged(histogram.total(windows[index]) for histogram, windows in self.parts if index in windows))
 
 
@@ -247,7 +247,7 @@ def _curve(bands: Sequence[Band]) -> Curve | None:
 
 
 def _last_doubling(bands: Sequence[Band]) -> Step | None:
-    """The highest band against the one nearest to half its concurrency."""
+    """Return the highest band against the one nearest to half its concurrency."""
     top = bands[-1]
     half = min(bands[:-1], key=lambda band: abs(band.running - top.running / 2))
     if half.useful <= 0 or not 1.4 <= top.running / half.running <= 3:

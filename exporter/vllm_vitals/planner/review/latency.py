@@ -78,14 +78,14 @@ def whole(engines: Engines, name: str) -> Histogram | None:
 def chosen(
     engines: Engines, name: str, windows: Callable[[EngineSeries, WindowedHistogram], Iterable[int]]
 ) -> Histogram | None:
-    """What a histogram observed in the windows that ``windows`` picks for each engine."""
+    """Return what a histogram observed in the windows that ``windows`` picks for each engine."""
     return merged(
         h.total(windows(series, h)) for series in engines.values() if (h := series.histograms.get(name)) is not None
     )
 
 
 def within(histogram: WindowedHistogram, window: int, step: int, length: int) -> range:
-    """The telemetry's windows that one of the histogram's windows covers."""
+    """Return the telemetry's windows that one of the histogram's windows covers."""
     every = histogram.grid.step // step
     return range(window * every, min(length, (window + 1) * every))
 
@@ -144,7 +144,7 @@ def by_length(engines: Engines, step: int) -> list[LengthClass]:
 
 
 def _classes(series: EngineSeries, step: int) -> list[int | None]:
-    """The class of each window. All windows that one of the latency histogram's covers are in one class."""
+    """Return the class of each window. All windows that one of the latency histogram's covers are in one class."""
     tokens, requests = series.counter("request_prompt_tokens_sum"), series.counter("request_prompt_tokens_count")
     histogram = series.histograms.get("ttft_seconds") or series.histograms.get("tpot_seconds")
     if tokens is None or requests is None or histogram is None:

@@ -72,7 +72,7 @@ def completions(series: EngineSeries) -> "array[float] | None":
 
 
 def computed_prompts(series: EngineSeries) -> "array[float] | None":
-    """Prompt tokens computed by window; where vLLM does not say (before 0.16), prompts less cache hits."""
+    """Return prompt tokens computed by window; where vLLM does not say (before 0.16), prompts less cache hits."""
     exact = series.counter("prompt_tokens_computed_total")
     prompts, hits = series.counter("prompt_tokens_total"), series.counter("prefix_cache_hits_total")
     if exact is not None or prompts is None:
@@ -83,7 +83,7 @@ def computed_prompts(series: EngineSeries) -> "array[float] | None":
 
 
 def useful(series: EngineSeries) -> "array[float] | None":
-    """Generated and computed prompt tokens by window: work done once, recomputation not counted."""
+    """Return generated and computed prompt tokens by window, recomputation not counted."""
     generated, prompts = series.counter("generation_tokens_total"), computed_prompts(series)
     if generated is None:
         return None
@@ -91,7 +91,7 @@ def useful(series: EngineSeries) -> "array[float] | None":
 
 
 def in_flight(series: EngineSeries) -> "array[float] | None":
-    """Running and waiting requests, the mean of each window."""
+    """Return running and waiting requests, the mean of each window."""
     running, waiting = series.gauge("requests_running"), series.gauge("requests_waiting")
     if running is None:
         return None
@@ -99,12 +99,12 @@ def in_flight(series: EngineSeries) -> "array[float] | None":
 
 
 def up(series: EngineSeries) -> "array[float] | None":
-    """The gauge that tells whether an engine was there in a window."""
+    """Return the gauge that tells whether an engine was there in a window."""
     return series.gauge("requests_running")
 
 
 def demand(series: EngineSeries, grid: Grid) -> "array[float] | None":
-    """Requests/s that came in each window: answered, refused, abandoned, and the growth of what is in flight."""
+    """Return requests/s that came in each window: answered, refused, abandoned, and the growth of what is in flight."""
     answered, present = completions(series), in_flight(series)
     if answered is None:
         return None
@@ -128,7 +128,7 @@ def _growth(present: "array[float] | None", window: int) -> float:
 
 
 def total(engines: Engines, name: str, value: str = "") -> float:
-    """The increase of a counter over the period, all engines together."""
+    """Return the increase of a counter over the period, all engines together."""
     return sum(sum(known(series.counter(name, value) or ())) for series in engines.values())
 
 
@@ -165,7 +165,7 @@ def engine_hours(engines: Engines, grid: Grid) -> float:
 
 
 def hours(grid: Grid) -> list[range]:
-    """The windows of each hour of the clock (UTC) that the period touches."""
+    """Return the windows of each hour of the clock (UTC) that the period touches."""
     found: list[range] = []
     first = 0
     for window in range(1, grid.windows + 1):
@@ -178,7 +178,7 @@ def hours(grid: Grid) -> list[range]:
 def _peak_hour(
     engines: Engines, grid: Grid, rates: "array[float] | None"
 ) -> tuple[float | None, float | None, float | None]:
-    """The clock hour with most demand: when it began, its requests, and the mean number in flight."""
+    """Return the clock hour with most demand: when it began, its requests, and the mean number in flight."""
     if rates is None:
         return None, None, None
     requests = {hour: sum(known(rates[w] for w in hour)) * grid.step for hour in hours(grid)}
@@ -224,7 +224,7 @@ def _last(series: EngineSeries, name: str) -> float | None:
 
 
 def _contexts(engines: Engines) -> tuple[float | None, float | None]:
-    """Tokens that a running request holds, and how many such fit in 90 % of the smallest cache."""
+    """Return tokens that a running request holds, and how many such fit in 90 % of the smallest cache."""
     held, present, fits = 0.0, 0.0, []
     for series in engines.values():
         usage, running = series.gauge("kv_cache_usage_ratio"), series.gauge("requests_running")
@@ -252,5 +252,5 @@ def _running_when_full(engines: Engines) -> float | None:
 
 
 def rates(increments: "array[float] | None", step: float, length: int) -> "array[float]":
-    """A counter's increases as a rate a second; all unknown where there is none."""
+    """Return a counter's increases as a rate a second; all unknown where there is none."""
     return array("d", [nan]) * length if increments is None else array("d", [value / step for value in increments])

@@ -98,7 +98,7 @@ def _per_million(cost: float | None, tokens: float) -> float | None:
 
 
 def capacity(traffic: Traffic, knee: Knee, slos: Sequence[Slo]) -> tuple[Capacity | None, str]:
-    """The highest judged band that met every latency objective; without objectives, the knee. None, and why not."""
+    """Return the highest judged band that met every latency objective, else the knee; or None, and why."""
     tokens = traffic.generated_tokens + traffic.computed_prompt_tokens
     if traffic.requests <= 0 or tokens <= 0:
         return None, "no request was finished"
@@ -129,7 +129,7 @@ def _meets(band: Band, slo: Slo) -> bool:
 
 
 def _engines_there(engines: Engines) -> "array[float] | None":
-    """How many engines were there, by window."""
+    """Return how many engines were there, by window."""
     marks = [
         array("d", [value if isnan(value) else 1.0 for value in running])
         for series in engines.values()
@@ -139,7 +139,7 @@ def _engines_there(engines: Engines) -> "array[float] | None":
 
 
 def _peak_engines(there: "array[float] | None", grid: Grid, traffic: Traffic) -> float | None:
-    """The mean number of engines in the peak hour."""
+    """Return the mean number of engines in the peak hour."""
     if there is None or traffic.peak_hour_at is None:
         return None
     hour = next(h for h in load.hours(grid) if grid.at(h.start) == traffic.peak_hour_at)

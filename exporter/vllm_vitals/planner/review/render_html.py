@@ -14,7 +14,7 @@ from vllm_vitals.planner.review.report import Review
 
 
 def html(review: Review, charts: Mapping[str, tuple[Chart, ...]]) -> str:
-    """The whole page."""
+    """Return the whole page."""
     environment = Environment(
         loader=PackageLoader("vllm_vitals.planner"), undefined=StrictUndefined, autoescape=True, trim_blocks=True,
         lstrip_blocks=True,
@@ -26,5 +26,5 @@ def html(review: Review, charts: Mapping[str, tuple[Chart, ...]]) -> str:
 
 
 def _drawing(chart: Chart) -> Markup:
-    """Our own SVG: matplotlib has escaped every text in it."""
+    """Return our own SVG: matplotlib has escaped every text in it."""
     return Markup(chart.svg)  # noqa: S704

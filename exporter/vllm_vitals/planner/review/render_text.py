@@ -20,17 +20,17 @@ _SPECIAL = re.compile(r"[\\`*{}\[\]<>#|]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 
 
 def markdown(review: Review) -> str:
-    """The whole report."""
+    """Return the whole report."""
     return _render("report.md.j2", review=review)
 
 
 def comparison(before: Baseline, after: Baseline, found: Comparison) -> str:
-    """Two snapshots side by side, and the decision."""
+    """Return two snapshots side by side, and the decision."""
     return _render("compare.md.j2", before=before, after=after, found=found)
 
 
 def experiment(found: WhatIf) -> str:
-    """A what-if alone."""
+    """Return a what-if alone."""
     return _render("whatif.md.j2", m=SimpleNamespace(whatif=found))
 
 

@@ -117,7 +117,7 @@ def lengths(histogram: Histogram | None) -> Lengths:
 
 
 def max_tokens(outputs: Lengths, truncated: float | None) -> MaxTokens:
-    """What the spread of output lengths calls for."""
+    """Return what the spread of output lengths calls for."""
     cut = ""
     if truncated is not None and truncated >= 0.05:
         cut = (
@@ -187,7 +187,7 @@ def benchmark(inputs: Lengths, outputs: Lengths, room: Headroom, hits: float | N
 
 
 def runaway(caps: Lengths, tpot: float | None, room: Headroom, settings: Mapping[str, float]) -> Runaway | None:
-    """What a request that never stops would cost, where the caps in use leave it room."""
+    """Return what a request that never stops would cost, where the caps in use leave it room."""
     longest = settings.get("default_max_tokens") or caps.p99.value or caps.p99.lower
     length = settings.get("max_model_len")
     tokens = min(t for t in (longest, length) if t) if longest or length else None

@@ -28,7 +28,7 @@ class SlotsAdvice:
 
 
 def advise(room: Headroom, evicted: Preemption, knee: Knee, objectives_met: bool | None) -> SlotsAdvice:
-    """One step, or none."""
+    """Return one step, or none."""
     if (evicted.share_of_time or 0.0) >= OFTEN and room.running_when_full:
         return _fewer(room, room.running_when_full)
     slots = room.slots

@@ -37,7 +37,7 @@ class Trend:
     latest: float | None = None
 
     def line(self, at: float) -> float | None:
-        """The fitted value at a time."""
+        """Return the fitted value at a time."""
         if self.slope is None or self.centre is None:
             return None
         return self.centre[1] + self.slope * (at - self.centre[0]) / DAY
@@ -70,7 +70,7 @@ def trend(what: str, unit: str, days: Sequence[tuple[float, float]], limit: floa
 
 
 def student(freedom: int) -> float:
-    """The two-sided 90 % quantile of Student's t (Cornish-Fisher expansion, within 1 % from 3 degrees on)."""
+    """Return the two-sided 90 % quantile of Student's t (Cornish-Fisher expansion, within 1 % from 3 degrees on)."""
     z = _Z90
     first = (z**3 + z) / (4 * freedom)
     second = (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)

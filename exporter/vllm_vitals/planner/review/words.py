@@ -24,7 +24,7 @@ def number(value: float | None, unit: str = "") -> str:
 
 
 def share(value: float | None) -> str:
-    """A ratio as per cent, with as many digits as a small one needs."""
+    """Return a ratio as per cent, with as many digits as a small one needs."""
     if value is None or not isfinite(value):
         return NOT_KNOWN
     per_cent = 100 * value
@@ -36,7 +36,7 @@ def share(value: float | None) -> str:
 
 
 def change(value: float | None) -> str:
-    """A relative change with its sign."""
+    """Return a relative change with its sign."""
     if value is None or not isfinite(value):
         return NOT_KNOWN
     if abs(value) < 0.0005:
@@ -45,7 +45,7 @@ def change(value: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """A duration in the unit that fits: 8.2 ms, 1.35 s, 4.5 min, 2.0 h."""
+    """Return a duration in the unit that fits: 8.2 ms, 1.35 s, 4.5 min, 2.0 h."""
     if value is None or not isfinite(value):
         return NOT_KNOWN
     if value == 0:
@@ -57,7 +57,7 @@ def seconds(value: float | None) -> str:
 
 
 def reading(value: Reading, how: str = "seconds") -> str:
-    """An estimate and its bounds; where there is no estimate the bounds, or why there are none."""
+    """Return an estimate and its bounds; where there is no estimate the bounds, or why there are none."""
     say = {"seconds": seconds, "share": share, "number": number}[how]
     low, high = value.lower, value.upper
     if value.value is not None:
@@ -71,35 +71,35 @@ def reading(value: Reading, how: str = "seconds") -> str:
 
 
 def vital(value: Reading, unit: str = "") -> str:
-    """An estimate alone, in its unit; where there is none the bounds."""
+    """Return an estimate alone, in its unit; where there is none the bounds."""
     if value.value is None:
         return reading(value, "seconds" if unit == "s" else "number")
     return seconds(value.value) if unit == "s" else number(value.value, unit)
 
 
 def why(value: Reading, how: str = "seconds") -> str:
-    """The same, with the reason where nothing is known."""
+    """Return the same, with the reason where nothing is known."""
     text = reading(value, how)
     return f"{text}: {value.why}" if text == NOT_KNOWN and value.why else text
 
 
 def when(at: float | None) -> str:
-    """A time in UTC, to the minute."""
+    """Return a time in UTC, to the minute."""
     return NOT_KNOWN if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def day(at: float | None) -> str:
-    """A date in UTC."""
+    """Return a date in UTC."""
     return NOT_KNOWN if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d")
 
 
 def money(value: float | None, currency: str) -> str:
-    """An amount."""
+    """Return an amount."""
     return NOT_KNOWN if value is None else f"{value:,.2f}{SPACE}{currency}"
 
 
 def prediction(value: float | None, error: float, name: str) -> str:
-    """A predicted measure with how far it may be off; beyond a factor of two only its direction counts."""
+    """Return a predicted measure with how far it may be off; beyond a factor of two only its direction counts."""
     if value is None:
         return NOT_KNOWN
     how = seconds if name.startswith(("ttft", "tpot")) else share if name == "truncated" else number
@@ -110,19 +110,19 @@ def prediction(value: float | None, error: float, name: str) -> str:
 
 
 def room(value: float | None, unit: str = "") -> str:
-    """What is left; where it is less than nothing, what is short."""
+    """Return what is left; where it is less than nothing, what is short."""
     return f"short by {number(-value, unit)}" if value is not None and value < 0 else number(value, unit)
 
 
 def gone(value: Reading) -> str:
-    """The share of a distance that goes away, or that it grows instead."""
+    """Return the share of a distance that goes away, or that it grows instead."""
     if value.value is not None and value.value < 0:
         return f"none (it is {share(-value.value)} wider there)"
     return why(value, "share")
 
 
 def reached(trend: Trend) -> str:
-    """When a trend meets its limit; where it has no date, why."""
+    """Return when a trend reaches its limit, or why it has no date."""
     if trend.slope is None:
         return NOT_KNOWN
     if trend.limit is None:
@@ -135,7 +135,7 @@ def reached(trend: Trend) -> str:
 
 
 def state(name: str) -> str:
-    """A state as words; what is no state (a name made for no data) stays."""
+    """Return a state as words; what is no state (a name made for no data) stays."""
     return State(name).spec.label if name in set(State) else name
 
 

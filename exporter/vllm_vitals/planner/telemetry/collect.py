@@ -30,7 +30,7 @@ class Ask(Protocol):
     """What can be asked (`promapi.PromApi` is one)."""
 
     def range(self, query: str, start: float, end: float, step: float) -> list[Series]:
-        """Values at start, start + step, ... end."""
+        """Return values at start, start + step, ... end."""
         ...
 
     def series(self, match: str, start: float, end: float) -> list[Mapping[str, str]]:
@@ -63,7 +63,7 @@ class Job:
     step: int
 
     def halves(self) -> tuple["Job", "Job"] | None:
-        """Two questions for the same, or None where it is a single instant."""
+        """Return a query cut in two, or None for a single instant."""
         steps = round((self.end - self.start) / self.step)
         if steps < 1:
             return None
@@ -102,7 +102,7 @@ def collect(
 
 
 def discover(ask: Ask, start: float, end: float, labels: Sequence[str], matchers: str) -> list[EngineId]:
-    """The engines that had a state in the period."""
+    """Return the engines that had a state in the period."""
     match = f'{NAMESPACE}state{{state="healthy"{"," if matchers else ""}{matchers}}}'
     found = {_engine(each, labels) for each in ask.series(match, start, end)}
     if not found:
@@ -140,7 +140,7 @@ def _grids(telemetry: Telemetry, engines: int, budget: Budget) -> dict[str, Grid
 
 
 def _own_histograms(ask: Ask, grid: Grid, matchers: str) -> frozenset[str]:
-    """Our histograms that this Prometheus holds; the rest is looked for under vLLM's own names."""
+    """Return our histograms that this Prometheus holds; the rest is looked for under vLLM's own names."""
     separator = "," if matchers else ""
     match = f'{{__name__=~"{NAMESPACE}.+_count"{separator}{matchers}}}'
     try:

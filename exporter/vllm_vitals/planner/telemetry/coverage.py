@@ -45,7 +45,7 @@ def whole_repeats(there: Sequence[bool], repeats: int) -> list[range]:
 
 
 def longest(there: Sequence[bool]) -> range:
-    """The longest run of scraped windows."""
+    """Return the longest run of scraped windows."""
     runs = [list(run) for yes, run in groupby(range(len(there)), key=there.__getitem__) if yes]
     best = max(runs, key=len, default=[])
     return range(best[0], best[-1] + 1) if best else range(0)

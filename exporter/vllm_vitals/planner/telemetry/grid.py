@@ -25,7 +25,7 @@ class Grid:
         return self.start + self.windows * self.step
 
     def at(self, window: float) -> float:
-        """When a window begins."""
+        """Return when a window begins."""
         return self.start + window * self.step
 
     def coarser(self, every: int) -> "Grid":
@@ -50,7 +50,7 @@ def state_grid(windows: Grid, engines: int, points: int) -> Grid:
 
 
 def step_at_least(seconds: float) -> int:
-    """The shortest round step that is not below ``seconds``; above five minutes, whole multiples of it."""
+    """Return the shortest round step that is not below ``seconds``; above five minutes, whole multiples of it."""
     for step in _STEPS:
         if step >= seconds:
             return step

@@ -90,7 +90,7 @@ def _secret(path: str) -> str:
 
 
 def _certificates(path: str) -> None:
-    """Raises `PromError` where a file holds no certificates that TLS could trust."""
+    """Check the file's certificates. Raises `PromError` where TLS could trust none of them."""
     try:
         ssl.create_default_context(cafile=path)
     except ssl.SSLError:
@@ -116,7 +116,7 @@ class PromApi:
         self.warnings: set[str] = set()
 
     def range(self, query: str, start: float, end: float, step: float) -> list[Series]:
-        """Values at start, start + step, ... end."""
+        """Return values at start, start + step, ... end."""
         times = {"start": f"{start:.3f}", "end": f"{end:.3f}", "step": f"{step:g}"}
         return _matrix(self._ask("query_range", {"query": query, **times}))
 
@@ -190,7 +190,7 @@ class _PassingError(Exception):
 
 
 def _body(response: requests.Response, timeout: float) -> bytes:
-    """The body, bounded in bytes and in time: a server that dribbles does not hold us for ever."""
+    """Return the body, bounded in bytes and in time, however slowly the server sends."""
     parts, size, until = [], 0, time.monotonic() + timeout
     for part in response.iter_content(_BLOCK):
         parts.append(part)

@@ -104,12 +104,12 @@ BEFORE = tuple(
 
 
 def identity(extra: Sequence[str]) -> tuple[str, ...]:
-    """The labels of an engine."""
+    """Return the labels of an engine."""
     return ("target", "model_name", "engine", *extra)
 
 
 def promql(signal: Signal, extra: Sequence[str], matchers: str, step: int, kind: str = "") -> str:
-    """The question for one signal. ``matchers`` stands between braces; ``kind`` is bucket or sum for a histogram.
+    """Return the query for one signal. ``matchers`` stands between braces; ``kind`` is bucket or sum for a histogram.
 
     A range ends just short of its window, so that a sample on the edge counts once in Prometheus 2 and 3 alike.
     """

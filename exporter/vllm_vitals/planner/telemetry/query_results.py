@@ -189,7 +189,7 @@ def _runs(series: Series, start: float, grid: Grid) -> Iterator[tuple[int, list[
 
 
 def _source(labels: frozenset[tuple[str, str]]) -> frozenset[tuple[str, str]]:
-    """What the buckets and the sum of one histogram have in common: all labels but the name."""
+    """Return what the buckets and the sum of one histogram have in common: all labels but the name."""
     return frozenset(item for item in labels if item[0] != "__name__")
 
 
@@ -212,7 +212,7 @@ def _fold(counters: dict[tuple[str, str], "array[float]"], key: tuple[str, str],
 
 
 def _changes(values: list[tuple[float, str]]) -> list[tuple[float, str]]:
-    """The first value, and every later one that differs from the one before it."""
+    """Return the first value, and every later one that differs from the one before it."""
     found: list[tuple[float, str]] = []
     for at, value in sorted(values):
         if not found or found[-1][1] != value:

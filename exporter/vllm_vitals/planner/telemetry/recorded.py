@@ -139,7 +139,7 @@ def _gauge(poll: EngineSnapshot, name: str) -> float:
 
 
 def _window(track: _Track, grid: Grid, read: Callable[[EngineSnapshot], float], form: str) -> "array[float]":
-    """Mean or largest of the scrapes in each window (start, end]; the first window also holds the first scrape."""
+    """Return mean or maximum of the scrapes in each window (start, end]; the first also holds the first scrape."""
     parts: list[list[float]] = [[] for _ in range(grid.windows)]
     for at, poll in zip(track.at, track.polls, strict=True):
         index = max(0, int(-(-(at - grid.start) // grid.step)) - 1)
@@ -150,7 +150,7 @@ def _window(track: _Track, grid: Grid, read: Callable[[EngineSnapshot], float], 
 
 
 def _edges(good: list[tuple[float, EngineSample]], grid: Grid, read: Callable[[EngineSample], float]) -> "array[float]":
-    """The last value at or before each edge of the grid."""
+    """Return the last value at or before each edge of the grid."""
     edges, position = unknown(grid.windows + 1), 0
     value = nan
     for index in range(grid.windows + 1):
@@ -164,7 +164,7 @@ def _edges(good: list[tuple[float, EngineSample]], grid: Grid, read: Callable[[E
 def _readers(
     name: str, suffix: str, good: list[tuple[float, EngineSample]]
 ) -> Iterator[tuple[str, Callable[[EngineSample], float]]]:
-    """How to read a counter, by label value; nothing where no scrape has it."""
+    """Yield how to read a counter, by label value; nothing where no scrape has it."""
     if name == "responses_total":
         for reason in sorted({reason for _, sample in good for reason in sample.responses or ()}):
             yield reason, lambda sample, r=reason: (sample.responses or {}).get(r, nan)  # type: ignore[misc]
@@ -201,7 +201,7 @@ def _histogram(good: list[tuple[float, EngineSample]], grid: Grid, name: str) ->
 
 
 def _states(track: _Track, grid: Grid) -> bytearray:
-    """The state at the end of each second."""
+    """Return the state at the end of each second."""
     codes, position, code = bytearray([UNKNOWN]) * grid.windows, 0, UNKNOWN
     for index in range(grid.windows):
         while position < len(track.at) and track.at[position] <= grid.at(index + 1) + 1e-6:

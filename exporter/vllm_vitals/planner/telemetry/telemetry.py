@@ -52,7 +52,7 @@ class WindowedHistogram:
     sums: "array[float]"
 
     def total(self, windows: Iterable[int] | None = None) -> Histogram | None:
-        """The observations of the given windows (all by default) together; None where nothing is known."""
+        """Return the observations of the given windows (all by default) together; None where nothing is known."""
         every = self.columns[-1]
         chosen = [w for w in (range(len(every)) if windows is None else windows) if not isnan(every[w])]
         if not chosen:
@@ -86,15 +86,15 @@ class EngineSeries:
     restarts: int = 0
 
     def gauge(self, name: str) -> "array[float] | None":
-        """One value a window, or None where the engine has no such gauge."""
+        """Return one value a window, or None where the engine has no such gauge."""
         return self.gauges.get(name)
 
     def counter(self, name: str, value: str = "") -> "array[float] | None":
-        """One increase a window, or None."""
+        """Return one increase a window, or None."""
         return self.counters.get((name, value))
 
     def split(self, name: str) -> dict[str, "array[float]"]:
-        """A counter with a label: increases by label value."""
+        """Return a counter with a label: increases by label value."""
         return {value: increases for (key, value), increases in self.counters.items() if key == name}
 
 
@@ -131,11 +131,11 @@ class Telemetry:
     missing: list[Missing] = field(default_factory=list)
 
     def models(self) -> list[str]:
-        """The models, by name."""
+        """Return the models, by name."""
         return sorted({engine.model_name for engine in self.engines})
 
     def of(self, model_name: str) -> dict[EngineId, EngineSeries]:
-        """The engines that serve a model."""
+        """Return the engines that serve a model."""
         return {key: series for key, series in sorted(self.engines.items()) if key.model_name == model_name}
 
 
@@ -156,7 +156,7 @@ def increases(edges: "array[float]") -> "array[float]":
 
 
 def falls(edges: "array[float]") -> int:
-    """How often a cumulative counter began anew."""
+    """Return how often a cumulative counter began anew."""
     seen = known(edges)
     return sum(1 for before, now in pairwise(seen) if now < before)
 
@@ -169,7 +169,7 @@ def fold_max(into: "array[float]", values: "array[float]") -> None:
 
 
 def known(values: Iterable[float]) -> list[float]:
-    """The values that are."""
+    """Return the values that are known."""
     return [value for value in values if value == value]  # noqa: PLR0124 - not nan
 
 
@@ -186,13 +186,13 @@ def added(series: Sequence["array[float]"]) -> "array[float] | None":
 
 
 def mean(values: Iterable[float]) -> float | None:
-    """Mean of the known values."""
+    """Return the mean of the known values."""
     numbers = known(values)
     return sum(numbers) / len(numbers) if numbers else None
 
 
 def ranked(values: Iterable[float], share: float) -> float | None:
-    """The value that ``share`` of the known values do not exceed (nearest rank): always one that really occurred."""
+    """Return the value that ``share`` of the known values do not exceed (nearest rank, so one that occurred)."""
     numbers = sorted(known(values))
     return numbers[max(0, min(len(numbers) - 1, _ceil(share * len(numbers)) - 1))] if numbers else None
 
@@ -226,7 +226,7 @@ def share_within(histogram: Histogram, limit: float) -> tuple[float, float]:
 
 
 def state_seconds(codes: Sequence[int], step: float) -> Mapping[State | None, float]:
-    """Seconds by state; None for the instants at which none is known."""
+    """Return seconds by state; None for the instants at which none is known."""
     counts = [0] * 256
     for code in codes:
         counts[code] += 1

@@ -64,12 +64,12 @@ class Fit:
         return max(self.misses.values(), default=0.0)
 
     def value(self, name: str) -> Any:
-        """One of the server's settings."""
+        """Return one of the server's settings."""
         return getattr(self.as_it_is.settings, name)
 
 
 def calibrate(case: Case, effort: SimulationBudget) -> tuple[Fit, tuple[str, ...]]:
-    """The fit, and what was assumed. Of open settings the first values, unless others fit far better."""
+    """Return the fit, and what was assumed. Of open settings the first values, unless others fit far better."""
     fits = [calibrated(settings, case, effort) for settings in _candidates(case)]
     best = min(fits, key=lambda fit: fit.worst)
     chosen = next(fit for fit in fits if not _far(fit, best))
@@ -77,7 +77,7 @@ def calibrate(case: Case, effort: SimulationBudget) -> tuple[Fit, tuple[str, ...
 
 
 def _candidates(case: Case) -> list[ServerSettings]:
-    """The settings as they are, then with open ones at every other value that vLLM would start with."""
+    """Return the settings as they are, then with open ones at every other value that vLLM would start with."""
     found = [case.settings]
     for values in product(*case.open.values()):
         changes: dict[str, Any] = dict(zip(case.open, values, strict=True))
@@ -95,7 +95,7 @@ def _far(fit: Fit, better: Fit) -> bool:
 
 
 def _assumed(name: str, chosen: Fit, fits: Sequence[Fit]) -> str:
-    """An open setting's value, and what speaks for it."""
+    """Return an open setting's value, and what speaks for it."""
     said = f"{name}={_plain(chosen.value(name))}"
     rivals = [fit for fit in fits if fit.value(name) != chosen.value(name)]
     if not rivals:
@@ -114,7 +114,7 @@ def _plain(value: object) -> str:
 
 
 def calibrated(settings: ServerSettings, case: Case, effort: SimulationBudget) -> Fit:
-    """The simulation as it is. Where every token came faster or slower than simulated, all steps are scaled once.
+    """Simulate the settings as they are. Where every token came faster or slower, all steps are scaled once.
 
     The scaled measure keeps its first miss: it was used, so it proves nothing.
     """
@@ -151,7 +151,7 @@ def _seconds(here: Situation, effort: SimulationBudget) -> float:
 
 
 def runs(variant: Variant, time: StepTime, here: Situation, effort: SimulationBudget) -> list[Outcome]:
-    """A variant, once a seed."""
+    """Simulate a variant, once a seed."""
     backlog, seconds = None if here.backlog is None else here.backlog * variant.engines, _seconds(here, effort)
     return [
         run(variant.settings, time, variant.load, seconds, seed, variant.engines, variant.gateway, backlog)
@@ -165,7 +165,7 @@ def _value(outcome: Outcome, name: str) -> float | None:
 
 
 def centre(outcomes: Sequence[Outcome], name: str) -> float | None:
-    """A measure's mean over the seeds."""
+    """Return a measure's mean over the seeds."""
     values = [value for outcome in outcomes if (value := _value(outcome, name)) is not None]
     return sum(values) / len(values) if values else None
 
@@ -178,7 +178,7 @@ def scatter(outcomes: Sequence[Outcome], name: str) -> float:
 
 
 def _miss(seen: Reading, simulated: float | None) -> float | None:
-    """How far the simulation is off, as a share of the truth; nothing where it lies inside the bucket of the truth."""
+    """Return the simulation's error as a share of the observed value; 0 inside the observed bucket."""
     if simulated is None:
         return None
     if seen.lower is not None and seen.upper is not None and seen.lower <= simulated <= seen.upper:

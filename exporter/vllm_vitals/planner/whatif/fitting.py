@@ -34,7 +34,7 @@ class Server:
 
 
 def busiest(engines: Mapping[EngineId, EngineSeries]) -> tuple[EngineId, EngineSeries]:
-    """The engine with most in flight: what helps it helps the others."""
+    """Return the engine with most in flight: what helps it helps the others."""
     found = max(engines.items(), key=lambda item: sum(known(in_flight(item[1]) or ())), default=None)
     if found is None:
         raise SituationError("there is no engine")
@@ -42,7 +42,7 @@ def busiest(engines: Mapping[EngineId, EngineSeries]) -> tuple[EngineId, EngineS
 
 
 def settings_of(telemetry: Telemetry, engine: EngineId, told: Mapping[str, str]) -> dict[str, str]:
-    """What the metrics say, with what a person told on top."""
+    """Return what the metrics say, overridden by what a person set."""
     found = {s.name: s.value for s in sorted(telemetry.settings, key=lambda s: s.at) if s.target == engine.target}
     return {**found, **told}
 
@@ -101,7 +101,7 @@ def server(series: EngineSeries, told: Mapping[str, str]) -> Server:
 
 
 def _before(version: str, release: tuple[int, int]) -> bool:
-    """Whether a version is known and older than a release."""
+    """Return whether a version is known and older than a release."""
     match = re.match(r"v?(\d+)\.(\d+)", version)
     return match is not None and (int(match[1]), int(match[2])) < release
 
@@ -122,7 +122,7 @@ def _flag(told: Mapping[str, str], name: str) -> bool | None:
 
 
 def _to_the_break(seen: Iterator[fit.Observation]) -> Iterator[fit.Observation]:
-    """What can be read of a recording; that it breaks off was said when its telemetry was read."""
+    """Yield what can be read of a recording; that it breaks off was reported when its telemetry was read."""
     with suppress(RecordingError):
         yield from seen
 
@@ -135,7 +135,7 @@ def case(
     between: tuple[float, float] | None = None,
     recording: Path | None = None,
 ) -> Case:
-    """The busiest of ``engines``, ready to be simulated. A ``recording`` is fitted scrape by scrape, up to its first
+    """Return the busiest engine, ready to be simulated. A ``recording`` is fitted scrape by scrape, up to its first
     preemption; else the windows without preemption are. Raises `SituationError`.
     """
     engine, series = busiest(engines)

@@ -26,7 +26,7 @@ class Variant:
 
 
 def variants(base: Variant) -> Iterator[Variant]:
-    """Every knob, one at a time; what vLLM would refuse to start with is left out."""
+    """Yield every knob, one at a time; what vLLM would refuse to start with is left out."""
     for knob, setting, make in _server_knobs(base.settings):
         try:
             yield replace(base, knob=knob, setting=setting, settings=make())

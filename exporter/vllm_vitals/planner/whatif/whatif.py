@@ -139,7 +139,7 @@ def _coarse(seen: Reading) -> float:
 
 
 def _note(before: float | None, after: Prediction, base: Sequence[Outcome]) -> str:
-    """Whether a loop of preemptions begins or ends; said only where the simulation shows the one that is there."""
+    """Return whether a loop of preemptions begins or ends; only where the simulation shows the existing one."""
     simulated = centre(base, "per_completion")
     if before is None or after.value is None or simulated is None:
         return ""
@@ -149,7 +149,7 @@ def _note(before: float | None, after: Prediction, base: Sequence[Outcome]) -> s
 
 
 def trust(misses: Mapping[str, float]) -> str:
-    """How far the simulation is from what was observed, in words; never good where one measure is off by half."""
+    """Return the simulation's error in words; never good where one measure is off by half."""
     if not misses:
         return "nothing was observed to hold the simulation against"
     off = median(misses.values())

@@ -77,7 +77,7 @@ def situation(
 
 
 def _backlog(series: EngineSeries, windows: range, came: float) -> int | None:
-    """What was in flight at the start, where much more is at the end."""
+    """Return what was in flight at the start, where much more is at the end."""
     present = in_flight(series)
     if present is None or isnan(present[windows.stop - 1]):
         return None
@@ -98,7 +98,7 @@ def _between(grid: Grid, between: tuple[float, float]) -> range:
 
 
 def _longest_pressed(series: EngineSeries, grid: Grid) -> range | None:
-    """The longest run of windows with preemptions (one calm window may lie between); None below three windows."""
+    """Return the longest run of windows with preemptions (one calm one may lie between); None below three."""
     counts = series.counter("preemptions_total")
     best, first, last = range(0), -1, -2
     for window in range(grid.windows):
@@ -112,7 +112,7 @@ def _longest_pressed(series: EngineSeries, grid: Grid) -> range | None:
 
 
 def _busiest(series: EngineSeries, grid: Grid, focus: Focus) -> range:
-    """The hour with most work done (``peak``) or most in flight; of a short period its busiest third."""
+    """Return the hour with most work done (``peak``) or most in flight; of a short period its busiest third."""
     measure = useful(series) if focus == "peak" else in_flight(series)
     if measure is None:
         raise SituationError("the number of running requests, or of tokens, is not known")
@@ -132,7 +132,7 @@ def _busiest(series: EngineSeries, grid: Grid, focus: Focus) -> range:
 
 
 def _level(series: EngineSeries, windows: range) -> tuple[range, bool]:
-    """Whether the load is closed, and then the longest run in which the number in flight is level."""
+    """Return whether the load is closed, and then the longest run in which the number in flight is level."""
     present, waiting = in_flight(series), series.gauge("requests_waiting")
     if present is None:
         return windows, False
@@ -200,7 +200,7 @@ def _lengths(histogram: Histogram | None, what: str) -> Lengths:
 
 
 def _within(series: EngineSeries, name: str, grid: Grid, windows: range) -> Histogram | None:
-    """What a histogram saw in the stretch, in the whole windows of its own that touch it."""
+    """Return what a histogram saw in the stretch, in the whole windows of its own that touch it."""
     histogram = series.histograms.get(name)
     return None if histogram is None else histogram.total(_touching(histogram, grid, windows))
 

@@ -15,7 +15,7 @@ MAX_MODELS = 12
 
 
 def draw(telemetry: Telemetry, review: Review) -> Mapping[str, tuple[Chart, ...]]:
-    """The charts of the first `MAX_MODELS` models, in reading order."""
+    """Return the charts of the first `MAX_MODELS` models, in reading order."""
     found: dict[str, tuple[Chart, ...]] = {}
     for number, model in enumerate(review.models[:MAX_MODELS]):
         drawn = (

@@ -64,7 +64,7 @@ def _throughput(axis: Any, model: ModelReview, bands: Sequence[Band]) -> None:
 
 
 def _tails(axis: Any, bands: Sequence[Band], pick: Callable[[Band], tuple[Reading, Reading]], title: str) -> None:
-    """Both quantiles with their buckets as bars; where buckets hold no estimate, only the bar."""
+    """Draw both quantiles with their buckets as bars; without an estimate, only the bar."""
     for index, (name, colour) in enumerate((("p50", BLUE), ("p99", ORANGE))):
         known = [(band.running, pick(band)[index]) for band in bands]
         points = [(x, r.value) for x, r in known if r.value is not None]

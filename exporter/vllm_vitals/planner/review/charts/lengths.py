@@ -38,7 +38,7 @@ def draw(model: ModelReview, salt: str) -> Chart | None:
 
 
 def _bars(axis: Any, histogram: Histogram, colour: str) -> None:
-    """Share of requests by bucket, on a logarithmic axis drawn by hand: buckets are 1-2-5."""
+    """Draw the share of requests by bucket, on a logarithmic axis of 1-2-5 buckets."""
     edges = (0.5, *histogram.bounds)
     before, last = 0.0, 0
     for index, count in enumerate(histogram.counts[:-1]):

@@ -11,7 +11,7 @@ MAX_STRIPS = 24
 
 
 def draw(telemetry: Telemetry, model: ModelReview, salt: str) -> Chart:
-    """The engines with most trouble first, as many as fit."""
+    """Return the engines with most trouble first, as many as fit the chart."""
     from matplotlib.patches import Patch  # noqa: PLC0415
 
     engines = telemetry.of(model.model_name)

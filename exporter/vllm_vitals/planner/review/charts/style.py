@@ -39,7 +39,7 @@ class Chart:
 def figure(
     height: float, rows: int = 1, columns: int = 1, left: float = 0.95, top: float = 0.3, **options: Any
 ) -> tuple[Any, Any]:
-    """A figure of the page's width and its axes, in the house style; margins in inches.
+    """Return a figure of the page's width and its axes, in the house style; margins in inches.
 
     Margins are fixed: matplotlib's own layout engines draw everything twice to find them.
     """
@@ -83,7 +83,7 @@ def labels(axis: Any, y: str = "", x: str = "", title: str = "") -> None:
 
 
 def legend(axis: Any, **options: Any) -> None:
-    """A legend without a frame, above the data at the title's height unless ``loc`` says otherwise."""
+    """Add a legend without a frame, above the data at the title's height unless ``loc`` says otherwise."""
     handles, _ = axis.get_legend_handles_labels()
     if handles:
         above = {"loc": "lower right", "bbox_to_anchor": (1.0, 0.98), "ncols": len(handles), "borderaxespad": 0.2}
@@ -93,7 +93,7 @@ def legend(axis: Any, **options: Any) -> None:
 
 
 def log_seconds(axis: Any) -> None:
-    """A logarithmic axis of durations, labelled as people say them."""
+    """Make a logarithmic axis of durations, labelled as people say them."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter  # noqa: PLC0415
 
     axis.set_yscale("log")
@@ -105,7 +105,7 @@ def log_seconds(axis: Any) -> None:
 
 
 def times(axis: Any, start: float, end: float) -> None:
-    """A time axis in UTC from start to end (epoch s)."""
+    """Make a time axis in UTC from start to end (epoch s)."""
     from matplotlib import dates  # noqa: PLC0415
 
     make: Any = dates  # untyped
@@ -116,7 +116,7 @@ def times(axis: Any, start: float, end: float) -> None:
 
 
 def moment(at: float) -> Any:
-    """An epoch time as matplotlib's date number."""
+    """Return an epoch time as matplotlib's date number."""
     return datetime.fromtimestamp(at, UTC)
 
 

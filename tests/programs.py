@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+# Bounds on what hangs, never on what is slow: for a condition to come true, and for a program to end.
+DEADLINE_S, PATIENCE_S = 300.0, 1800.0
 ROOT = Path(__file__).parent.parent
 PACKAGES = {"promtool": "prometheus", "amtool": "prometheus-alertmanager", "vmalert": "victoria-metrics"}
 # what tools/modern-prometheus.sh unpacks: current releases beside the system's

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import PATIENCE_S
+
 ROOT = Path(__file__).parent.parent
 IMPURE = {
     "aiohttp", "asyncio", "concurrent", "io", "logging", "multiprocessing", "os", "pathlib", "random", "requests",
@@ -97,7 +99,7 @@ def test_modules_are_named_after_an_idea(path: Path) -> None:
 def test_a_running_daemon_has_loaded_neither_charts_nor_generators() -> None:
     loaded = subprocess.run(
         [sys.executable, "-c", "import vllm_vitals.daemon, vllm_vitals.cli.run, sys; print(*sys.modules)"],
-        cwd=ROOT, capture_output=True, text=True, check=True, timeout=60,
+        cwd=ROOT, capture_output=True, text=True, check=True, timeout=PATIENCE_S,
     ).stdout.split()  # fmt: skip
     names = {top(module) for module in loaded}
     assert "aiohttp" in names

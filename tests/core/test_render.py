@@ -15,7 +15,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from tests.programs import find
+from tests.programs import PATIENCE_S, find
 from vllm_vitals.catalog import BY_NAME, METRICS, NAMESPACE, Kind
 from vllm_vitals.core.render import TargetRenderer, join, render_samples
 from vllm_vitals.core.sample import EngineSample, Histogram
@@ -336,7 +336,9 @@ def test_samples_that_are_about_no_target_take_any_labels() -> None:
 def test_promtool_finds_nothing_to_improve() -> None:
     promtool = find("promtool")
     text = join([TargetRenderer().render(rich_snapshot())])
-    done = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(
+        [promtool, "check", "metrics"], input=text, capture_output=True, timeout=PATIENCE_S, check=False
+    )
     assert (done.returncode, done.stdout.decode() + done.stderr.decode()) == (0, "")
 
 

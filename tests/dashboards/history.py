@@ -15,6 +15,7 @@ from pathlib import Path
 
 import requests
 
+from tests.programs import DEADLINE_S, PATIENCE_S
 from vllm_vitals.catalog import METRICS
 from vllm_vitals.core import render
 from vllm_vitals.core.snapshot import Canary, Scrape
@@ -50,7 +51,7 @@ class Server:
 
     def ask(self, path: str, **parameters: object) -> list[dict[str, object]]:
         """The result of an API call. Raises AssertionError with Prometheus' own words."""
-        answer = requests.post(f"{self.url}/api/v1/{path}", data=parameters, timeout=30).json()
+        answer = requests.post(f"{self.url}/api/v1/{path}", data=parameters, timeout=PATIENCE_S).json()
         assert answer["status"] == "success", f"{answer.get('error')}: {parameters.get('query', path)}"
         data = answer["data"]
         return list(data["result"] if isinstance(data, dict) else data)
@@ -205,16 +206,16 @@ def serve(folder: Path, samples: Iterator[str]) -> Iterator[Server]:
         yield Server(url, END - SPAN, END)
     finally:
         process.terminate()
-        process.wait(timeout=20)
+        process.wait(PATIENCE_S)
 
 
-def wait_until_ready(url: str, within: float = 30) -> None:
+def wait_until_ready(url: str, within: float = DEADLINE_S) -> None:
     deadline = time.monotonic() + within
     while True:
         try:
-            if requests.get(url, timeout=1).ok:
+            if requests.get(url, timeout=30).ok:
                 return
-        except requests.ConnectionError:
+        except (requests.ConnectionError, requests.Timeout):
             pass
         assert time.monotonic() < deadline, f"{url} did not answer within {within} s"
         time.sleep(0.05)

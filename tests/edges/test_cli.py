@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from tests.edges.servers import RECORDINGS, bodies, plays, says, serving
+from tests.programs import PATIENCE_S
 from vllm_vitals import log
 from vllm_vitals.cli import main, observe, verdict
 from vllm_vitals.core.snapshot import EngineKey, EngineSnapshot, TargetSnapshot
@@ -43,8 +44,8 @@ def called(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, st
 def program(*arguments: str, **more: Any) -> "subprocess.CompletedProcess[str]":
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "exporter")}
     return subprocess.run(
-        [sys.executable, "-m", "vllm_vitals", *arguments], env=environment, capture_output=True, text=True, timeout=60,
-        check=False, **more,
+        [sys.executable, "-m", "vllm_vitals", *arguments], env=environment, capture_output=True, text=True,
+        timeout=PATIENCE_S, check=False, **more,
     )  # fmt: skip
 
 
@@ -139,7 +140,9 @@ def test_a_reader_that_is_gone_before_we_write_makes_it_141_as_a_shell_has_it(ar
     command = [sys.executable, "-m", "vllm_vitals", *arguments.split()]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "exporter")}
     try:
-        done = subprocess.run(command, env=environment, stdout=writing, stderr=subprocess.PIPE, timeout=60, check=False)
+        done = subprocess.run(
+            command, env=environment, stdout=writing, stderr=subprocess.PIPE, timeout=PATIENCE_S, check=False
+        )
     finally:
         os.close(writing)
     assert (done.returncode, done.stderr) == (141, b"")
@@ -150,7 +153,7 @@ def test_an_encoding_without_our_signs_changes_neither_the_verdict_nor_its_code(
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "exporter"), "PYTHONIOENCODING": encoding}
     done = subprocess.run(
         [sys.executable, "-m", "vllm_vitals", "check", "--replay", str(SPIRAL)],
-        env=environment, capture_output=True, timeout=60, check=False,
+        env=environment, capture_output=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (2, b"")
     assert b"  * 11." in done.stdout
@@ -195,7 +198,7 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     command = f"{sys.executable} -m vllm_vitals check --replay {SPIRAL} --json | head -c 100"
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "exporter")}
     done = subprocess.run(
-        ["bash", "-c", command], env=environment, capture_output=True, text=True, timeout=60, check=False
+        ["bash", "-c", command], env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert done.stderr == ""
     assert done.stdout.startswith('{"recording"')
@@ -289,7 +292,7 @@ def test_what_was_recorded_before_ctrl_c_is_whole_and_said(tmp_path: Path) -> No
                 stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
                 env={**os.environ, "PYTHONPATH": str(ROOT / "exporter")},
             )  # fmt: skip
-            return await asyncio.wait_for(recorder.communicate(), 60)
+            return await asyncio.wait_for(recorder.communicate(), PATIENCE_S)
 
     recorder: asyncio.subprocess.Process
     out, err = asyncio.run(run())

@@ -10,6 +10,7 @@ import pytest
 import structlog
 from aiohttp import web
 
+from tests import fed_time
 from tests.fleet.daemons import configured, running
 from vllm_vitals import log as logs
 from vllm_vitals.clock import Clock
@@ -71,7 +72,7 @@ def test_what_breaks_http_is_repeated_neither_in_the_answer_nor_in_the_log() -> 
 
     logs.configure("debug", said)
     try:
-        asyncio.run(run())
+        fed_time.run(run())
     finally:
         structlog.reset_defaults()
     assert SECRET not in said.getvalue()
@@ -90,7 +91,7 @@ def test_a_push_whose_encoding_is_a_lie_is_told_without_its_body(caplog: pytest.
 
     logs.configure("debug", said)
     try:
-        got = asyncio.run(run())
+        got = fed_time.run(run())
     finally:
         structlog.reset_defaults()
     assert got.startswith("HTTP/1.1 400 ")
@@ -105,7 +106,7 @@ def test_the_simulated_server_repeats_nothing_either(caplog: pytest.LogCaptureFi
             lie = NO_GZIP.replace("/api/v1/logs", "/v1/completions")
             return [await answer(f"http://{host}:{port}", request) for request in (BROKEN["a control character"], lie)]
 
-    for got in asyncio.run(run()):
+    for got in fed_time.run(run()):
         assert got.split(" ")[1] == "400"
         assert got.endswith("\r\n\r\n400 Bad Request\n")
     assert not caplog.records
@@ -133,7 +134,7 @@ def test_a_flood_is_told_once_and_then_counted(monkeypatch: pytest.MonkeyPatch) 
         finally:
             await runner.cleanup()
 
-    got = asyncio.run(run())
+    got = fed_time.run(run())
     assert [(each.fault, each.more) for each in told] == [(False, 0), (False, 2), (True, 0)]
     assert told[-1].error.startswith("KeyError at broken:")
     assert got.endswith("500 Internal Server Error\n")
@@ -169,5 +170,5 @@ def test_an_address_that_cannot_be_listened_on_is_named_with_the_mend() -> None:
         finally:
             await runner.cleanup()
 
-    asyncio.run(run())
+    fed_time.run(run())
     assert joined("::1", 9840) == "[::1]:9840"

@@ -9,7 +9,7 @@ import jinja2
 import pytest
 
 from tests.edges.servers import RECORDINGS, http, says, serving
-from tests.programs import find
+from tests.programs import PATIENCE_S, find
 from vllm_vitals.core.snapshot import EngineKey, EngineSnapshot, Reading, Scrape, TargetSnapshot
 from vllm_vitals.core.states import State
 from vllm_vitals.core.target_evaluator import TargetEvaluator
@@ -167,7 +167,7 @@ def test_a_browser_refreshes_the_page_with_its_open_fold(tmp_path: Path) -> None
                 stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
             )  # fmt: skip
             try:
-                await asyncio.wait_for(again.wait(), 120)
+                await asyncio.wait_for(again.wait(), PATIENCE_S)
             finally:
                 process.kill()
                 await process.wait()
@@ -198,7 +198,7 @@ def test_the_table_can_be_read_at_every_width(tmp_path: Path, width: int) -> Non
             browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/profile",
             f"--window-size={width},900", "--dump-dom", file.as_uri(),
         ],
-        check=True, capture_output=True, text=True, timeout=120,
+        check=True, capture_output=True, text=True, timeout=PATIENCE_S,
     )  # fmt: skip
     wide, tallest, broken = map(float, done.stdout.partition("<title>")[2].partition("<")[0].split())
     assert wide <= width
@@ -222,7 +222,9 @@ def test_a_real_browser_draws_it_with_its_colours(tmp_path: Path) -> None:
 
     async def run() -> None:
         async with serving(says(answer)) as url:
-            await asyncio.to_thread(subprocess.run, [*command, url], check=True, capture_output=True, timeout=120)
+            await asyncio.to_thread(
+                subprocess.run, [*command, url], check=True, capture_output=True, timeout=PATIENCE_S
+            )
 
     asyncio.run(run())
     pixels = image.imread(file)

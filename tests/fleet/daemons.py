@@ -1,4 +1,4 @@
-"""A daemon under test, in the test's own loop, and a pretended vLLM server that can be told what to do."""
+"""A daemon under test, in the test's own loop and on its time (`tests.fed_time`)."""
 
 import asyncio
 import contextlib
@@ -9,13 +9,13 @@ from typing import Any
 
 import aiohttp
 
+from tests import fed_time
+from tests.programs import DEADLINE_S
 from vllm_vitals.config import loader
 from vllm_vitals.config.loader import Config
 from vllm_vitals.daemon import Daemon
 from vllm_vitals.scrape.shards import WHOLE, Shard
 from vllm_vitals.serve.web_config import WebConfig
-
-DEADLINE_S = 30.0
 
 
 def configured(*urls: str | dict[str, str], **more: Any) -> Config:
@@ -32,9 +32,12 @@ class Running:
         async with self.session.get(self.url + path, headers=headers) as answer:
             return answer.status, await answer.text()
 
-    async def reload(self) -> tuple[int, str]:
-        async with self.session.post(f"{self.url}/-/reload") as answer:
+    async def post(self, path: str, **headers: str) -> tuple[int, str]:
+        async with self.session.post(self.url + path, headers=headers) as answer:
             return answer.status, await answer.text()
+
+    async def reload(self) -> tuple[int, str]:
+        return await self.post("/-/reload")
 
     async def targets(self) -> dict[str, dict[str, Any]]:
         _, text = await self.get("/api/v1/engines")
@@ -60,7 +63,7 @@ async def running(
     scheme: str = "http",
 ) -> AsyncIterator[Running]:
     listening: asyncio.Future[tuple[str, int]] = asyncio.get_running_loop().create_future()
-    daemon = Daemon(load, shard=shard, load_web=load_web)
+    daemon = Daemon(load, shard=shard, load_web=load_web, clock=fed_time.clock())
     task = asyncio.create_task(daemon.run(lambda host, port: listening.set_result((host, port))))
     await asyncio.wait([task, listening], return_when=asyncio.FIRST_COMPLETED)
     if task.done():
@@ -68,7 +71,7 @@ async def running(
     async with aiohttp.ClientSession() as session:
         yield Running(daemon, f"{scheme}://localhost:{listening.result()[1]}", session)
     daemon.stop()
-    await asyncio.wait_for(task, 10)
+    await asyncio.wait_for(task, DEADLINE_S)
 
 
 def write(file: Path, *targets: str, **labels: str) -> None:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import CapturingLogger
 
+from tests import fed_time
 from vllm_vitals.core.snapshot import Scrape
 from vllm_vitals.scrape.discovery import Discovery, DnsSource, FileSource, HttpSource, Source, resolve_name
 from vllm_vitals.scrape.target import Target
@@ -241,4 +242,4 @@ def test_changes_are_announced_while_it_runs(tmp_path: Path) -> None:
         await asyncio.gather(task, return_exceptions=True)
         return now
 
-    assert asyncio.run(story()) == ["b:8000"]
+    assert fed_time.run(story()) == ["b:8000"]

@@ -15,8 +15,10 @@ import aiohttp
 import pytest
 from structlog.testing import CapturingLogger
 
+from tests import fed_time
 from tests.edges.servers import RECORDINGS, bodies, http, serving
-from tests.fleet.daemons import DEADLINE_S, configured, running
+from tests.fleet.daemons import configured, running
+from tests.programs import DEADLINE_S
 from vllm_vitals.clock import Clock
 from vllm_vitals.core.snapshot import Scrape
 from vllm_vitals.core.states import State
@@ -69,7 +71,7 @@ def test_three_of_ten_targets_slow_or_dead_cost_the_others_no_scrape() -> None:
             found = await daemon.targets()
             assert all(found[url.removeprefix("http://")]["up"] for url in urls)
 
-    asyncio.run(story())
+    fed_time.run(story())
 
 
 # clocks

@@ -13,6 +13,7 @@ import pytest
 import trustme
 from structlog.testing import capture_logs
 
+from tests import fed_time
 from tests.edges.servers import bodies, http, says, serving
 from tests.fleet.daemons import Running, configured, running, write
 from vllm_vitals.recordings import recording
@@ -54,7 +55,7 @@ def test_targets_come_and_go_by_file_without_a_restart(tmp_path: Path) -> None:
                 assert set(await daemon.targets()) == {short(two)}
 
     with capture_logs() as events:
-        asyncio.run(story())
+        fed_time.run(story())
     assert [e["why"] for e in events if e["event"] == "discovery_failed"] == [
         f'{file}: expected a list of {{"targets": [...], "labels": {{...}}}}'
     ]
@@ -66,7 +67,7 @@ def test_a_shard_watches_its_own_targets_alone() -> None:
         async with running(lambda: configured(*urls), shard=Shard(2, 3)) as daemon:
             await daemon.until_watching(*(short(u) for u in urls if owner(short(u), 3) == 2))
 
-    asyncio.run(story())
+    fed_time.run(story())
 
 
 def hanging(canaries: list[dict[str, object]], first: bytes) -> object:
@@ -108,7 +109,7 @@ def test_a_frozen_server_is_found_by_its_canary_and_recorded(tmp_path: Path) -> 
             assert re.search(r"canary_duration_seconds\{.*\} 0\.3\n", text)
 
     with capture_logs() as events:
-        asyncio.run(story())
+        fed_time.run(story())
     (file,) = tmp_path.iterdir()
     kept = list(recording.read(file))
     assert kept
@@ -150,7 +151,7 @@ def test_a_server_that_does_another_task_is_asked_for_that_and_a_sleeping_one_no
                 await daemon.until(answered)
                 assert (await daemon.targets())[short(two)]["engines"][0]["state"] == "asleep"
 
-    asyncio.run(story())
+    fed_time.run(story())
     paths = ["awake /v1/completions", "awake /v1/chat/completions", "awake /v1/embeddings", "awake /v1/embeddings"]
     assert asked[:4] == paths
     assert not any(line.startswith("asleep") for line in asked)
@@ -193,7 +194,7 @@ def test_logins_follow_the_web_config_and_a_bad_one_keeps_the_old(tmp_path: Path
             assert await refused(daemon, "one")
             assert not await refused(daemon, "two")
 
-    asyncio.run(story())
+    fed_time.run(story())
 
 
 def test_a_new_certificate_takes_the_old_ones_place_on_reload(tmp_path: Path) -> None:
@@ -235,7 +236,7 @@ def test_a_new_certificate_takes_the_old_ones_place_on_reload(tmp_path: Path) ->
             assert await believes(daemon, new)
             assert not await believes(daemon, old)
 
-    asyncio.run(story())
+    fed_time.run(story())
 
 
 def test_without_a_web_config_nothing_changes() -> None:

@@ -3,7 +3,6 @@
 A few hundred examples each in the suite; ``make fuzz`` runs them for minutes (FUZZ_EXAMPLES).
 """
 
-import asyncio
 import json
 import os
 import sys
@@ -13,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests import fed_time
 from tests.edges.servers import bodies, says, serving
 from vllm_vitals.config import loader, schema
 from vllm_vitals.config.strict_yaml import YamlError, load
@@ -182,7 +182,7 @@ def test_no_http_answer_whatever_raises_or_outlasts_its_deadline(answers: list[b
                     assert (scrape.body is None) == (scrape.reason in SCRAPE_ERRORS)
                     assert readable(scrape.detail)
 
-    asyncio.run(story())
+    fed_time.run(story())
 
 
 def test_fuzzing_is_bounded_in_the_suite() -> None:

@@ -14,6 +14,7 @@ import structlog
 
 from tests.edges.servers import bodies, http, says, serving
 from tests.fleet.daemons import running
+from tests.programs import PATIENCE_S
 from vllm_vitals import log as logs
 from vllm_vitals.config.loader import Config, ConfigError, build
 
@@ -161,7 +162,7 @@ def test_no_secret_comes_out_of_the_commands(tmp_path: Path) -> None:
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_S,
             check=False,
         )
         assert SECRET not in done.stdout + done.stderr, command

@@ -12,6 +12,7 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests import fed_time
 from vllm_vitals.serve import basic_auth as gates
 from vllm_vitals.serve.basic_auth import BasicAuth, dummy_hash
 from vllm_vitals.serve.web_config import WebConfigError, load
@@ -62,7 +63,7 @@ def test_only_the_right_name_with_the_right_password_comes_in() -> None:
         assert await status(url, basic("bob", SECRET)) == 401
         assert await status(url) == 401
 
-    asyncio.run(serve(BasicAuth(USERS), story))
+    fed_time.run(serve(BasicAuth(USERS), story))
 
 
 def test_the_costly_check_runs_once_for_who_is_known_and_each_time_for_who_is_not(
@@ -80,7 +81,7 @@ def test_the_costly_check_runs_once_for_who_is_known_and_each_time_for_who_is_no
         await status(url, basic("bob", "guess"))
         assert checked[1:] == [dummy_hash(USERS)] * 2
 
-    asyncio.run(serve(BasicAuth(USERS), story))
+    fed_time.run(serve(BasicAuth(USERS), story))
 
 
 @pytest.mark.parametrize("cost", [4, 9, 14])
@@ -99,7 +100,7 @@ def test_users_that_are_taken_out_are_out_at_once() -> None:
         gate.use({})
         assert await status(url) == 200
 
-    asyncio.run(serve(gate, story))
+    fed_time.run(serve(gate, story))
 
 
 def test_a_flood_of_guesses_is_turned_away_instead_of_queued(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +125,7 @@ def test_a_flood_of_guesses_is_turned_away_instead_of_queued(monkeypatch: pytest
             answers = await asyncio.gather(*guesses)
         assert sorted(answers) == [401] * gates.MAX_WAITING + [503] * 5
 
-    asyncio.run(serve(BasicAuth(USERS), story))
+    fed_time.run(serve(BasicAuth(USERS), story))
 
 
 def test_what_is_remembered_is_bounded_and_holds_no_password() -> None:
@@ -137,7 +138,7 @@ def test_what_is_remembered_is_bounded_and_holds_no_password() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gates, "MAX_VERIFIED", 10)
-        asyncio.run(serve(gate, story))
+        fed_time.run(serve(gate, story))
     assert len(gate._verified) == 10
     assert SECRET not in repr(vars(gate))
 
@@ -242,7 +243,7 @@ def test_pages_come_over_tls_with_files_named_beside_the_config(tmp_path: Path, 
         with pytest.raises(aiohttp.ClientConnectorCertificateError):
             await status(url)
 
-    asyncio.run(serve(BasicAuth({}), story, load(files(tmp_path, authority)).tls))
+    fed_time.run(serve(BasicAuth({}), story, load(files(tmp_path, authority)).tls))
 
 
 def test_a_client_without_the_wanted_certificate_stays_outside(tmp_path: Path, authority: trustme.CA) -> None:
@@ -257,7 +258,7 @@ def test_a_client_without_the_wanted_certificate_stays_outside(tmp_path: Path, a
             with pytest.raises(aiohttp.ClientError):
                 await status(url, context=stranger)
 
-    asyncio.run(serve(BasicAuth({}), story, load(files(tmp_path, authority, text)).tls))
+    fed_time.run(serve(BasicAuth({}), story, load(files(tmp_path, authority, text)).tls))
 
 
 def test_an_old_protocol_is_refused(tmp_path: Path, authority: trustme.CA) -> None:
@@ -268,4 +269,4 @@ def test_an_old_protocol_is_refused(tmp_path: Path, authority: trustme.CA) -> No
         with pytest.raises(aiohttp.ClientError):
             await status(url, context=old)
 
-    asyncio.run(serve(BasicAuth({}), story, load(files(tmp_path, authority, ", min_version: TLS13")).tls))
+    fed_time.run(serve(BasicAuth({}), story, load(files(tmp_path, authority, ", min_version: TLS13")).tls))

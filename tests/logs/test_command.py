@@ -96,7 +96,7 @@ def test_one_file_that_cannot_be_read_costs_no_other_file(tmp_path: Path) -> Non
         (b"\x7fELF\x02\x01\x01\0\0\0\n" * 9, "not text: it holds NUL bytes", 2),
         (b"once upon a time\n", "no line was understood", 0),
         (b'{"answer": 42}\n', "no line was understood", 0),
-        (gzip.compress(b""), "empty: there is nothing to read", 2),
+        (gzip.compress(b"", mtime=0), "empty: there is nothing to read", 2),
         (
             response().encode() * 99 + b"\0" * 512 + b"\n" + response().encode(),
             "",

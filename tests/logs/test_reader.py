@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from tests import fed_time
 from vllm_vitals.logs import checkpoint
 from vllm_vitals.logs.config import LogsConfig
 from vllm_vitals.logs.reader import LogReader
@@ -52,7 +53,7 @@ def running(reader: LogReader, what: Callable[[], Awaitable[None]]) -> None:
             stop.set()
             await task
 
-    asyncio.run(both())
+    fed_time.run(both())
 
 
 def test_lines_are_counted_as_they_come_and_once_over_restarts(tmp_path: Path) -> None:

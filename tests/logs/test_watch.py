@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import fed_time
 from vllm_vitals.clock import Clock
 from vllm_vitals.core.snapshot import EngineKey, EngineSnapshot, Reading, TargetSnapshot
 from vllm_vitals.core.states import State
@@ -55,4 +56,4 @@ def test_the_page_shows_what_metrics_and_logs_say_of_truncation_and_that_they_di
         await watch.apply(LogsConfig())
         assert watch.truncation(one) == {}
 
-    asyncio.run(story())
+    fed_time.run(story())

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.planner import prometheus, week
+from tests.programs import find
 from vllm_vitals.config.review import ReviewSettings
 from vllm_vitals.core.render import TargetRenderer
 from vllm_vitals.core.target_evaluator import TargetEvaluator
@@ -47,8 +48,7 @@ class Week:
 
 @pytest.fixture(scope="session")
 def week_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[week.Engine], str]]:
-    if not prometheus.PRESENT:
-        pytest.skip("needs prometheus and promtool on PATH")
+    find("prometheus"), find("promtool")
     data = tmp_path_factory.mktemp("week")
     engines = week.written()
     prometheus.blocks(week.lines(engines), data, span="720h")
@@ -82,8 +82,7 @@ def recorded_lines() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def recordings_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    if not prometheus.PRESENT:
-        pytest.skip("needs prometheus and promtool on PATH")
+    find("prometheus"), find("promtool")
     data = tmp_path_factory.mktemp("recordings")
     prometheus.blocks(recorded_lines(), data)
     with prometheus.serving(data) as url:

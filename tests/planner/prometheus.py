@@ -1,7 +1,5 @@
 """A real Prometheus over blocks that promtool built from OpenMetrics text, on a free port of the loopback."""
 
-import os
-import shutil
 import socket
 import subprocess
 import time
@@ -11,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-PRESENT = shutil.which("prometheus") is not None and shutil.which("promtool") is not None
+from tests.programs import DEADLINE_S, PATIENCE_S
 
 
 def blocks(lines: Iterable[str], into: Path, span: str = "48h") -> None:
@@ -56,15 +54,15 @@ def serving(data: Path) -> Iterator[str]:
             yield url
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(PATIENCE_S)
 
 
 def _wait(url: str, process: "subprocess.Popen[bytes]") -> None:
-    until = time.monotonic() + float(os.environ.get("PROMETHEUS_START_SECONDS", "60"))
+    until = time.monotonic() + DEADLINE_S
     while time.monotonic() < until:
         assert process.poll() is None, "prometheus ended"
         try:
-            with urllib.request.urlopen(f"{url}/-/ready", timeout=2):
+            with urllib.request.urlopen(f"{url}/-/ready", timeout=30):
                 return
         except (urllib.error.URLError, OSError):
             time.sleep(0.05)  # a start has no other sign

@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 from aiohttp import ClientError, ClientSession, ClientTimeout, web
 
-from tests.programs import find
+from tests.programs import DEADLINE_S, find
 from tests.rules import peers, rulesets
 from tests.rules.playback import Player, free_port, player
 from tests.rules.recordings import FOLDER, NAMES, expect
@@ -75,7 +75,7 @@ async def start(stack: AsyncExitStack, folder: Path, *command: str) -> None:
     stack.push_async_callback(end)
 
 
-async def ready(url: str, seconds: float = 30) -> None:
+async def ready(url: str, seconds: float = DEADLINE_S) -> None:
     """Wait until something answers 200."""
     deadline = time.monotonic() + seconds
     async with ClientSession(timeout=ClientTimeout(total=2)) as session:

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from tests.programs import find
+from tests.programs import PATIENCE_S, find
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "alerts"
@@ -15,7 +15,7 @@ RULES = ROOT / "alerts"
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
     """A tool's exit code and output."""
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
 
 
 def promtool_test(document: Mapping[str, Any], folder: Path, name: str, tool: str = "") -> str:

@@ -19,6 +19,7 @@ from urllib.request import urlopen
 
 import yaml
 
+from tests.programs import DEADLINE_S, PATIENCE_S
 from tests.rules.playback import free_port
 from vllm_vitals.rules.lint import metrics_of
 
@@ -35,7 +36,7 @@ class Victoria:
         self._url = url
 
     def _ask(self, path: str, data: bytes | None = None, **query: str) -> bytes:
-        with urlopen(f"{self._url}{path}?{urlencode(query)}", data, timeout=60) as response:
+        with urlopen(f"{self._url}{path}?{urlencode(query)}", data, timeout=PATIENCE_S) as response:
             body: bytes = response.read()
             return body
 
@@ -89,7 +90,7 @@ class Victoria:
                     "-replay.disableProgressBar", "-remoteWrite.flushInterval=100ms", "-loggerLevel=WARN",
                     "-httpListenAddr=127.0.0.1:0", f"-datasource.queryStep={group['interval']}",
                 ],
-                capture_output=True, text=True, check=False, timeout=120,
+                capture_output=True, text=True, check=False, timeout=PATIENCE_S,
             )  # fmt: skip
             complaints += done.stderr if done.returncode or "\terror\t" in done.stderr else ""
             self.flush()
@@ -151,11 +152,11 @@ def victoria(program: str, folder: Path) -> Iterator[Victoria]:
             yield server
         finally:
             process.terminate()
-            process.wait(timeout=30)
+            process.wait(timeout=PATIENCE_S)
 
 
 def _await(server: Victoria) -> None:
-    deadline = monotonic() + 30
+    deadline = monotonic() + DEADLINE_S
     while True:
         try:
             server.flush()

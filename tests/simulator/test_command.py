@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
+from tests.programs import PATIENCE_S
 from vllm_vitals.cli.main import main
 from vllm_vitals.clock import Clock
 from vllm_vitals.core.states import State
@@ -100,7 +101,7 @@ def test_the_demo_tells_the_states_with_their_numbers_and_serves_the_page(monkey
     pages = []
 
     def fetch(url):
-        with urllib.request.urlopen(url, timeout=30) as response:
+        with urllib.request.urlopen(url, timeout=PATIENCE_S) as response:
             pages.append(response.read().decode())
 
     async def go():
@@ -112,7 +113,7 @@ def test_the_demo_tells_the_states_with_their_numbers_and_serves_the_page(monkey
         time.seconds = 5.0
         await telling
 
-    asyncio.run(asyncio.wait_for(go(), 120))
+    asyncio.run(asyncio.wait_for(go(), PATIENCE_S))
     text = out.getvalue()
     assert text.index("HEALTHY") < text.index("SATURATED")
     assert "max_num_seqs" in text

@@ -9,6 +9,7 @@ import aiohttp
 import yaml
 from aiohttp import web
 
+from tests.programs import DEADLINE_S, PATIENCE_S
 from tests.rules import tools
 from vllm_vitals.simulator.demo import fast_clock
 from vllm_vitals.simulator.families import Dialect
@@ -18,8 +19,8 @@ from vllm_vitals.simulator.server import SimulatedServer
 
 async def scraped(address, jobs):
     """Return once each of `jobs` has been scraped well three times."""
-    query = {"query": "sum_over_time(up[1m])"}
-    async with aiohttp.ClientSession() as session, asyncio.timeout(60):
+    query = {"query": "sum_over_time(up[30m])"}
+    async with aiohttp.ClientSession() as session, asyncio.timeout(DEADLINE_S):
         while True:
             await asyncio.sleep(0.1)
             try:
@@ -83,15 +84,16 @@ async def watch(binary, folder):
                  "--web.listen-address=127.0.0.1:0", "--log.level=debug"], stderr=out, stdout=out,
             )  # fmt: skip
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(DEADLINE_S):
                 while (address := listening(log)) is None:
                     assert process.poll() is None, log.read_text()
                     await asyncio.sleep(0.05)
             await scraped(address, jobs.keys() - {"broken"})
-            return [line for line in log.read_text().splitlines() if "scrape_pool=" in line]
+            said = [line for line in log.read_text().splitlines() if "scrape_pool=" in line]
+            return [line for line in said if "deadline exceeded" not in line]  # the machine is busy, nobody is wrong
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(PATIENCE_S)
 
 
 def test_a_real_prometheus_complains_of_no_dialect(tmp_path):

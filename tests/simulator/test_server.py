@@ -5,6 +5,7 @@ from dataclasses import replace
 import aiohttp
 import pytest
 
+from tests import fed_time
 from vllm_vitals.core.dialect import normalise
 from vllm_vitals.simulator.families import Dialect
 from vllm_vitals.simulator.logs import LogWriter, startup
@@ -36,7 +37,7 @@ def with_server(scene, use, **options):
         async with server.serve("127.0.0.1", 0) as (host, port), aiohttp.ClientSession() as session:
             return await use(session, f"http://{host}:{port}", server, clock)
 
-    return asyncio.run(go())
+    return fed_time.run(go())
 
 
 async def until(condition):

@@ -139,7 +139,7 @@ def test_the_tuning_experiment_from_two_recordings(capsys: pytest.CaptureFixture
     pair = tmp_path / "spiral_chunked.json", tmp_path / "same_load_reserved.json"
     code, out, _ = ran(capsys, "compare", *pair)
     assert code == 0
-    assert "**keep**: better: preemptions a request" in out
+    assert "**keep**: better: whole request, p95" in out
     code, out, _ = ran(capsys, "compare", "--json", *reversed(pair))
     assert code == 1
     assert json.loads(out)["decision"] == "roll back"

@@ -181,7 +181,7 @@ def _bounds(histogram: Histogram, rank: int) -> tuple[float, float]:
 
     It is greatest when all others are least: those below it at their lower edges, those above in its bucket as it is.
     """
-    index = bisect_left(histogram.counts, rank)
+    index = bisect_left(histogram.counts, rank - 1e-6 * rank)  # differences of counters are not whole
     lower, upper = buckets.edges(histogram, index)
     floor = ceiling = before = 0.0
     for at, (low, high, many) in enumerate(_cells(histogram)):

@@ -29,6 +29,7 @@ _REACH = 0.9  # steepest end, against the one that would put half an observation
 _ONE = 0.6  # the same for one bucket alone
 _OPEN = 1.0  # steepest where the outer bucket has no end
 _GAP = 1e-3  # how much of a normal score an empty bucket is given
+_DOUBT = 0.15  # no end is surer: many observations settle a log-normal, not that it is one
 _STEPS, _STEP, _FAR = 5, 0.6, 2.5
 _GAUSS = ((0.1127016654, 0.2777777778), (0.5, 0.4444444444), (0.8872983346, 0.2777777778))
 _ENDS_AT = (0.0, 0.6, 0.84, 0.936, 0.9744, 1.0)  # an end's panels, as shares of it, finer towards the extreme
@@ -177,12 +178,13 @@ def _points(histogram: Histogram, cut: tuple[float, float] | None) -> tuple[floa
     Of a run of empty buckets only its two edges are kept. A cap is a point as well: what was cut there lies beyond it.
     """
     counts, bounds, count = histogram.counts, histogram.bounds, histogram.count
-    first = next(i for i, c in enumerate(counts) if c > 0)
-    last = next(i for i, c in enumerate(counts) if c >= count)
+    least = 1e-9 * count  # differences of counters, and sums of them, are not whole
+    first = next(i for i, c in enumerate(counts) if c > least)
+    last = next(i for i, c in enumerate(counts) if c >= count - least)
     points, scores = list[float](), list[float]()
     for index in range(first, last):
-        empty = index > first and counts[index] == counts[index - 1]
-        if empty and index + 1 < last and counts[index + 1] == counts[index]:
+        empty = index > first and counts[index] <= counts[index - 1] + least
+        if empty and index + 1 < last and counts[index + 1] <= counts[index] + least:
             continue
         score = _score(counts[index] / count)
         points.append(log(bounds[index]))
@@ -246,18 +248,25 @@ def _noise(parts: Sequence[tuple[float, float]], shares: Sequence[float], count:
 def _settle_alone(shape: Shape, steep: float, mean: float, count: float) -> None:
     """One point: both ends are equally steep, as the mean and the empty buckets beyond ask for together."""
     below = _rank(shape.scores[0])
-    tried = []
-    for step in range(-10, 7):
-        shape.lower.steep = shape.upper.steep = steep * exp(0.2 * step)
+    above = 0.0 if shape.capped is not None else 1 - below
+
+    def cost(step: float) -> float:
+        shape.lower.steep = shape.upper.steep = steep * exp(step)
         parts = shape.moments()
         off = sum(first for first, _ in parts) - mean
-        known = 0.0 if shape.capped is None else shape.capped[1]
-        noise = _noise((parts[0], parts[2]), (below, 1 - below if known == 0.0 else 0.0), count)
-        tried.append((0.5 * (0.2 * step / _ALONE_SD) ** 2 + 0.5 * off * off / noise, 0.2 * step))
+        noise = _noise((parts[0], parts[2]), (below, above), count)
+        return 0.5 * (step / _ALONE_SD) ** 2 + 0.5 * off * off / noise
+
+    tried = [(cost(0.2 * step), 0.2 * step) for step in range(-10, 7)]
     least, best = min(tried)
-    weights = [(exp(least - cost), step) for cost, step in tried]
-    total = sum(weight for weight, _ in weights)
-    shape.lower.doubt = shape.upper.doubt = sqrt(sum(w * (step - best) ** 2 for w, step in weights) / total)
+    low, high = best - 0.2, best + 0.2
+    for _ in range(12):
+        left, right = low + 0.382 * (high - low), high - 0.382 * (high - low)
+        low, high = (low, right) if cost(left) < cost(right) else (left, high)
+    best = (low + high) / 2
+    weights = [(exp(least - each), step) for each, step in tried]
+    spread = sum(weight * (step - best) ** 2 for weight, step in weights) / sum(weight for weight, _ in weights)
+    shape.lower.doubt = shape.upper.doubt = max(sqrt(spread), _DOUBT)
     shape.lower.steep = shape.upper.steep = steep * exp(best)
 
 
@@ -285,4 +294,4 @@ def _settle(shape: Shape, mean: float, count: float) -> None:
         for end, start, step in zip(ends, first_steep, (moved[0], moved[2]), strict=True):
             end.steep = start * exp(step)
     for end, prior, part in ((shape.lower, priors[0], pull[0]), (shape.upper, priors[2], pull[2])):
-        end.doubt = sqrt(max(0.0, prior * (1 - prior * part * part / total)))
+        end.doubt = max(sqrt(max(0.0, prior * (1 - prior * part * part / total))), _DOUBT)

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from vllm_vitals.core import quantile
+from vllm_vitals.core.distribution import fit
 from vllm_vitals.core.sample import Histogram
 from vllm_vitals.core.snapshot import Reading
 from vllm_vitals.planner.review import shape
@@ -187,12 +187,13 @@ def _vitals(part: _Stretch) -> dict[str, Reading]:
         "generated tokens": Reading(None if generated is None else generated / seconds),
         "completed requests": Reading(None if finished is None else finished / seconds),
         "preemptions a request": Reading(evicted / finished if evicted is not None and finished else None),
-        "whole request, p95": quantile.quantile(e2e, 0.95),
+        "whole request, p95": fit(e2e).quantile(0.95),
     }
     for words, histogram in (("time to first token", ttft), ("time per output token", tpot)):
-        found[f"{words}, mean"] = quantile.mean(histogram)
+        shown = fit(histogram)
+        found[f"{words}, mean"] = shown.mean()
         for q in (50, 95, 99):
-            found[f"{words}, p{q}"] = quantile.quantile(histogram, q / 100)
+            found[f"{words}, p{q}"] = shown.quantile(q / 100)
     return {name: found[name] for name in VITALS}
 
 

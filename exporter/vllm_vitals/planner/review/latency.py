@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import isnan
 
 from vllm_vitals.core import quantile
+from vllm_vitals.core.distribution import fit, is_sure
 from vllm_vitals.core.sample import Histogram
 from vllm_vitals.core.snapshot import Reading, absent
 from vllm_vitals.planner.review.load import Engines, completions
@@ -58,12 +59,13 @@ class LengthClass:
 
 def tail(histogram: Histogram | None) -> Tail:
     """Quantiles of one histogram."""
-    p50, p99 = quantile.quantile(histogram, 0.5), quantile.quantile(histogram, 0.99)
+    found = fit(histogram)
+    p50, p99 = found.quantile(0.5), found.quantile(0.99)
     return Tail(
-        0.0 if histogram is None else histogram.count,
-        quantile.mean(histogram).value,
+        found.count,
+        found.mean().value,
         p50,
-        quantile.quantile(histogram, 0.95),
+        found.quantile(0.95),
         p99,
         quantile.ratio(p99, p50),
         histogram,
@@ -116,11 +118,10 @@ def gap(engines: Engines, step: int) -> Gap:
 
 
 def _distance(histogram: Histogram | None) -> Reading:
-    low, high = quantile.quantile(histogram, 0.5), quantile.quantile(histogram, 0.99)
-    if low.value is None or high.value is None:
+    found = fit(histogram)
+    low, high = found.quantile(0.5), found.quantile(0.99)
+    if low.value is None or high.value is None or not is_sure(high):
         return absent(high.why or low.why)
-    if low.lower == high.lower:
-        return absent("below resolution: p50 and p99 lie in one bucket")
     return Reading(high.value - low.value)
 
 

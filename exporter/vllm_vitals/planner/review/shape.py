@@ -8,7 +8,8 @@ recommendation carries the numbers that it was computed from.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from vllm_vitals.core import quantile, signals
+from vllm_vitals.core import signals
+from vllm_vitals.core.distribution import Cut, fit, is_sure, one_cap
 from vllm_vitals.core.sample import Histogram
 from vllm_vitals.core.snapshot import Reading
 from vllm_vitals.planner.review import words
@@ -19,6 +20,7 @@ from vllm_vitals.planner.telemetry.telemetry import share_within
 STEADY_CV, WIDE_CV = 0.3, 1.0
 FLATTERING_HITS = 0.1  # from this share of cache hits on, a benchmark with one prompt shows another server
 STRAGGLERS = 10.0  # p99 output over the mean from which an SLO on speed must say its lengths
+CUT = 0.05  # share of answers that ended at a cap, from which lengths say nothing about a better cap
 CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
@@ -86,30 +88,33 @@ def shape(engines: Engines, room: Headroom, hits: float | None, truncated: float
           settings: Mapping[str, float]) -> Shape:  # fmt: skip
     """See `Shape`. ``hits`` and ``truncated`` are shares; ``tpot`` is the mean in seconds."""
     inputs = lengths(whole(engines, "request_prompt_tokens"))
-    outputs = lengths(whole(engines, "request_output_tokens"))
     caps = lengths(whole(engines, "request_max_tokens"))
+    made, cap = whole(engines, "request_output_tokens"), one_cap(caps.histogram)
+    cut = Cut(cap, round(truncated * made.count)) if made is not None and cap is not None and truncated else None
+    outputs = lengths(made, cut)
     return Shape(
         inputs, outputs, caps, max_tokens(outputs, truncated),
         benchmark(inputs, outputs, room, hits), runaway(caps, tpot, room, settings),
     )  # fmt: skip
 
 
-def lengths(histogram: Histogram | None) -> Lengths:
-    """Quantiles, spread and shares of one histogram."""
-    p99, centre = quantile.quantile(histogram, 0.99), quantile.mean(histogram)
+def lengths(histogram: Histogram | None, cut: Cut | None = None) -> Lengths:
+    """Quantiles, spread and shares of one histogram, some of whose answers a cap may have ``cut``."""
+    found = fit(histogram, cut=cut)
+    p99, centre = found.quantile(0.99), found.mean()
     over = {}
     if histogram is not None and histogram.count > 0:
         for limit in (8_000, 32_000):
             low, high = share_within(histogram, float(limit))
             over[limit] = (1 - high, 1 - low)
     return Lengths(
-        0.0 if histogram is None else histogram.count,
+        found.count,
         centre.value,
-        quantile.quantile(histogram, 0.5),
-        quantile.quantile(histogram, 0.9),
-        quantile.quantile(histogram, 0.95),
+        found.quantile(0.5),
+        found.quantile(0.9),
+        found.quantile(0.95),
         p99,
-        quantile.cv(histogram),
+        found.cv(),
         signals.straggler_ratio(p99, centre),
         over,
         histogram,
@@ -117,15 +122,19 @@ def lengths(histogram: Histogram | None) -> Lengths:
 
 
 def max_tokens(outputs: Lengths, truncated: float | None) -> MaxTokens:
-    """Return what the spread of output lengths calls for."""
+    """Return what the spread of output lengths calls for: nothing, where a cap cut answers or it is not sure.
+
+    The natural length of a cut answer was seen by nobody: a number made of it would only cut again.
+    """
     cut = ""
-    if truncated is not None and truncated >= 0.05:
+    if truncated is not None and truncated >= CUT:
         cut = (
             f"{words.share(truncated)} of the answers were cut at a cap, so true lengths are longer than these: "
             "look again after raising it."
         )
+        return MaxTokens("unknown", None, None, "answers that were cut say nothing about how long they would be", cut)
     spread, mean, p90 = outputs.cv.value, outputs.mean, outputs.p90.value
-    if spread is None or not mean:
+    if spread is None or not mean or not is_sure(outputs.cv):
         return MaxTokens("unknown", None, None, outputs.cv.why or "no output lengths were seen", cut)
     bounds = f"CV {spread:.2f}" + (
         f" (between {outputs.cv.lower:.2f} and {outputs.cv.upper:.2f})"

@@ -62,7 +62,8 @@ def reading(value: Reading, how: str = "seconds") -> str:
     low, high = value.lower, value.upper
     if value.value is not None:
         exact = low is None or high is None or low == high
-        return say(value.value) if exact else f"{say(value.value)} ({say(low)} – {say(high)})"
+        about = "about " if value.why else ""  # the buckets leave it open
+        return say(value.value) if exact else f"{about}{say(value.value)} ({say(low)} – {say(high)})"
     if low is not None and high == inf:
         return f"above {say(low)}"
     if low is not None and high is not None:

@@ -12,7 +12,8 @@ from math import inf, isnan
 from statistics import median
 from typing import Literal
 
-from vllm_vitals.core import quantile
+from vllm_vitals.core.distribution import fit
+from vllm_vitals.core.quantile import edges
 from vllm_vitals.core.sample import Histogram
 from vllm_vitals.core.snapshot import Reading, absent
 from vllm_vitals.planner.review.load import completions, computed_prompts, demand, in_flight, useful
@@ -188,13 +189,14 @@ def _hits(series: EngineSeries, windows: range) -> float:
 
 
 def _lengths(histogram: Histogram | None, what: str) -> Lengths:
-    centre, spread = quantile.mean(histogram).value, quantile.cv(histogram)
+    shown = fit(histogram)
+    centre, spread = shown.mean().value, shown.cv()
     if histogram is None or centre is None or centre <= 0:
         raise SituationError(
             f"no {what} lengths in the stretch: no request finished in it, or the histogram is not there"
         )
     filled = [i for i, count in enumerate(histogram.counts) if count > (histogram.counts[i - 1] if i else 0)]
-    low, high = quantile.edges(histogram, filled[0])[0], quantile.edges(histogram, filled[-1])[1]
+    low, high = edges(histogram, filled[0])[0], edges(histogram, filled[-1])[1]
     cv = spread.value if spread.value is not None else spread.lower or 0.0
     return Lengths(centre, cv, max(1, int(low)), int(high) if high < inf else 10**7)
 
@@ -225,9 +227,9 @@ def _observed(series: EngineSeries, grid: Grid, windows: range) -> dict[str, Rea
         "truncated": _share(cut, finished),
     }
     for name in ("ttft", "tpot"):
-        histogram = _within(series, f"{name}_seconds", grid, windows)
-        found[f"{name}_mean"] = quantile.mean(histogram)
-        found[f"{name}_p50"], found[f"{name}_p99"] = (quantile.quantile(histogram, q) for q in (0.5, 0.99))
+        shown = fit(_within(series, f"{name}_seconds", grid, windows))
+        found[f"{name}_mean"] = shown.mean()
+        found[f"{name}_p50"], found[f"{name}_p99"] = (shown.quantile(q) for q in (0.5, 0.99))
     return found
 
 

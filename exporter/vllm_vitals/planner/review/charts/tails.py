@@ -3,7 +3,7 @@
 from math import nan
 from typing import Any
 
-from vllm_vitals.core import quantile
+from vllm_vitals.core.distribution import fit
 from vllm_vitals.planner.review import words
 from vllm_vitals.planner.review.charts import style
 from vllm_vitals.planner.review.charts.style import BLUE, ORANGE, RED, Chart
@@ -54,12 +54,11 @@ def _plot(axis: Any, telemetry: Telemetry, model_name: str, name: str) -> None:
     lines: dict[float, list[float]] = {0.5: [], 0.95: [], 0.99: []}
     for first in range(0, grid.windows, every):
         whole = merged(h.total(range(first, min(grid.windows, first + every))) for h in histograms)
+        found = fit(whole)
         at.append(style.moment(grid.at(first + every / 2)))
         for q, values in lines.items():
-            reading = quantile.quantile(whole, q) if whole is not None and whole.count >= 1 else None
-            # In the first bucket only its upper edge is known: draw that, the caption says so.
-            shown = None if reading is None else reading.value if reading.value is not None else reading.upper or None
-            values.append(nan if shown is None or shown > 1e9 else shown)
+            value = found.quantile(q).value if found.count >= 1 else None
+            values.append(nan if value is None else value)
     for q, colour, width in ((0.99, ORANGE, 1.1), (0.95, style.PURPLE, 0.9), (0.5, BLUE, 1.1)):
         axis.plot(
             at, lines[q], color=colour, linewidth=width, label=f"p{q * 100:.0f}", marker="." if len(at) < 40 else None

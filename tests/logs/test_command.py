@@ -94,8 +94,10 @@ def test_one_file_that_cannot_be_read_costs_no_other_file(tmp_path: Path) -> Non
     [
         (b"", "empty: there is nothing to read", 2),
         (b"\x7fELF\x02\x01\x01\0\0\0\n" * 9, "not text: it holds NUL bytes", 2),
-        (b"once upon a time\n", "no line was understood", 0),
-        (b'{"answer": 42}\n', "no line was understood", 0),
+        (b"once upon a time\n", "no line was understood: vLLM's lines hold a header", 2),
+        (b'{"answer": 42}\n', "no line was understood: --show 5 prints", 2),
+        (b"[" + b'{"message": "INFO 04-28"},' * 99_999 + b"{}]\n", "jq -c '.[]' FILE` makes a line of each record", 2),
+        (b"\n \n", "nothing but blank lines", 2),
         (gzip.compress(b"", mtime=0), "empty: there is nothing to read", 2),
         (
             response().encode() * 99 + b"\0" * 512 + b"\n" + response().encode(),
@@ -128,6 +130,21 @@ def test_lines_that_nobody_understood_can_be_shown(tmp_path: Path) -> None:
     assert "torn" not in result.stderr
 
 
+def test_nothing_is_claimed_of_lines_that_were_not_understood(tmp_path: Path) -> None:
+    strange, plain = tmp_path / "strange.log", tmp_path / "plain.log"
+    strange.write_text("once upon a time\n")
+    plain.write_text("INFO 04-28 22:50:00 [loggers.py:257] Nothing of interest\nonce upon a time\n")
+    result = run(strange, "--json")
+    found = json.loads(result.stdout)
+    assert (result.exit_code, found["errors"], found["truncated"]) == (2, None, None)
+    assert "engine errors: not known, no line was understood" in run(strange).stdout
+    assert "engine errors: none in the 1 lines that were understood (1 were not)" in run(plain).stdout
+    both = run(plain, strange, "--json")
+    assert (both.exit_code, json.loads(both.stdout)["errors"]) == (2, {})
+    assert both.stderr.startswith(f"vllm-vitals: {strange}: no line was understood")
+    assert f"{strange}: text: once upon a time" in run(strange, "--show", "1").stderr
+
+
 @pytest.mark.parametrize("option", ["--schema", "--config"])
 def test_a_mapping_of_ones_own(tmp_path: Path, option: str) -> None:
     log = tmp_path / "own.log"
@@ -139,7 +156,7 @@ def test_a_mapping_of_ones_own(tmp_path: Path, option: str) -> None:
     }
     file = tmp_path / "x.yaml"
     file.write_text(json.dumps(mapping if option == "--schema" else {"targets": [], "logs": {"mappings": [mapping]}}))
-    assert report(log)["results"] == {"no_schema": 1}
+    assert run(log).exit_code == 2
     assert report(log, option, file)["truncated"] == {"request": 1}
 
 

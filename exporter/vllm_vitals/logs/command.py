@@ -1,8 +1,9 @@
 """``vllm-vitals logs``: what the reader understands of a file, for setting up a mapping.
 
 Inputs: log files, gzip'd or not, or ``-`` for stdin. Output: a table or one JSON object. Exit 2 for a file that cannot
-be read to its end or a mapping that is wrong. Invariant: memory does not grow with the files, and what could be read
-of them counts, whatever comes after.
+be read to its end or of which no line was understood, and for a mapping that is wrong. Invariant: memory does not grow
+with the files, what could be read of them counts, whatever comes after, and nothing is claimed of lines that were not
+understood.
 """
 
 import contextlib
@@ -29,7 +30,8 @@ from vllm_vitals.logs.schema import Schema
 from vllm_vitals.logs.snapshot import LogSnapshot
 
 _CHUNK, _HEAD = 256 * 1024, 4096
-_NOT_UNDERSTOOD = frozenset({"text", "blank", "no_schema", "invalid", "malformed", "too_long"})
+_NOT_UNDERSTOOD = frozenset({"text", "blank", "partial", "no_schema", "invalid", "malformed", "too_long"})
+_SHOWN_LETTERS, _MAX_SHOWN = 200, 1000
 _NO_RESPONSES = (
     "no response in it, so cut at a cap: not known (vLLM logs them with --enable-log-requests --enable-log-outputs; "
     "completions from 0.33 on)"
@@ -56,36 +58,79 @@ def logs(files: tuple[str, ...], as_json: bool, mappings: tuple[str, ...], confi
     strangers: list[str] = []
     problems: list[str] = []
     for name in files:
+        seen = _Seen(name)
         try:
             for line, decoded in _read(name, schemas):
                 judge.observe("file", decoded, time.time())
-                if len(strangers) < show and decoded.result in ("no_schema", "invalid", "malformed"):
-                    strangers.append(f"{name}: {decoded.result}: {line[:200].decode('utf-8', 'replace')}")
+                seen.take(line, decoded)
         except UnreadableError as error:
             problems.append(str(error))
+        strangers += seen.strangers(show)
+        problems += seen.hint()
     report = summary(judge.snapshot(time.time()))
     if report["lines"] or not problems:
         click.echo(orjson.dumps(report, option=orjson.OPT_INDENT_2).decode() if as_json else _table(report))
-    for text in strangers:
+    for text in strangers[:show]:
         click.echo(text, err=True)
-    for text in problems or _hint(report):
+    for text in problems:
         click.echo(f"vllm-vitals: {text}", err=True)
     if problems:
         click.get_current_context().exit(2)
 
 
-def _hint(report: dict[str, Any]) -> list[str]:
-    if any(result not in _NOT_UNDERSTOOD for result in report["results"]):
-        return []
-    return [
-        "no line was understood: --show 5 prints the first records among them, --schema FILE maps a log of your own"
-    ]
+class _Seen:
+    """What became of one file's lines, and the first of those that nobody understood."""
+
+    def __init__(self, name: str) -> None:
+        self._name = "stdin" if name == "-" else name
+        self._results: Counter[str] = Counter()
+        self._first: dict[str, list[str]] = {}
+
+    def take(self, line: bytes, decoded: Decoded) -> None:
+        """Count one line."""
+        if decoded.result is None:
+            return
+        self._results[decoded.result] += 1
+        if decoded.result in _NOT_UNDERSTOOD and line.strip():
+            first = self._first.setdefault(decoded.result, [])
+            if len(first) < _MAX_SHOWN:
+                first.append(line[:_SHOWN_LETTERS].decode("utf-8", "replace").strip())
+
+    @property
+    def understood(self) -> bool:
+        """Whether any line was."""
+        return any(result not in _NOT_UNDERSTOOD for result in self._results)
+
+    def strangers(self, count: int) -> list[str]:
+        """Show the first lines that no mapping understood; lines of plain text only where there is nothing else."""
+        kinds = (
+            ("no_schema", "invalid", "malformed") if self.understood else ("no_schema", "invalid", "malformed", "text")
+        )
+        return [f"{self._name}: {kind}: {line}" for kind in kinds for line in self._first.get(kind, ())][:count]
+
+    def hint(self) -> list[str]:
+        """Say the mend where no line was understood."""
+        if self.understood or not self._results:
+            return []
+        if self._results["too_long"] and not self._results["no_schema"]:
+            mend = "it has lines longer than 1 MiB; of a JSON array `jq -c '.[]' FILE` makes a line of each record"
+        elif self._results["no_schema"] or self._results["invalid"] or self._results["malformed"]:
+            mend = "--show 5 prints the first records among them, --schema FILE maps a log of your own"
+        elif "text" not in self._first:
+            mend = "it holds nothing but blank lines"
+        else:
+            mend = (
+                "vLLM's lines hold a header such as 'INFO 04-28 22:50:00 [loggers.py:257]' in their first 200 "
+                f"characters, or are JSON; the first line here is {self._first['text'][0][:80]!r}"
+            )
+        return [f"{self._name}: no line was understood: {mend}"]
 
 
 def summary(snapshot: LogSnapshot) -> dict[str, Any]:
     """The object that ``--json`` prints: all sources of a snapshot as one, every result in every line's count.
 
-    ``truncated`` is None where no response was read: then nobody knows whether any was cut.
+    ``truncated`` is None where no response was read: then nobody knows whether any was cut. ``errors`` is None where no
+    line was understood.
     """
     results: Counter[str] = Counter()
     errors: Counter[str] = Counter()
@@ -108,7 +153,7 @@ def summary(snapshot: LogSnapshot) -> dict[str, Any]:
         },
         "responses": responses,
         "truncated": dict(truncated) if responses else None,
-        "errors": dict(errors),
+        "errors": dict(errors) if any(results[one] for one in results.keys() - _NOT_UNDERSTOOD) else None,
         "stats_lines": sum(snapshot.stats_lines.values()),
     }
 
@@ -174,8 +219,17 @@ def _table(report: dict[str, Any]) -> str:
         lines.append(_NO_RESPONSES)
     else:
         lines.append(f"{report['responses']} responses, cut at a cap: {_pairs(report['truncated']) or 'none'}")
-    lines.append(f"engine errors: {_pairs(report['errors']) or 'none'}; stats lines: {report['stats_lines']}")
-    return "\n".join(lines)
+    return "\n".join([*lines, _errors(report)])
+
+
+def _errors(report: dict[str, Any]) -> str:
+    """Say what errors there are, and of how much of the log that can be said."""
+    if report["errors"] is None:
+        return "engine errors: not known, no line was understood"
+    read = sum(count for result, count in report["results"].items() if result not in _NOT_UNDERSTOOD)
+    rest = report["lines"] - read - report["results"].get("blank", 0) - report["results"].get("partial", 0)
+    among = f" in the {read} lines that were understood ({rest} were not)" if rest and not report["errors"] else ""
+    return f"engine errors: {_pairs(report['errors']) or 'none'}{among}; stats lines: {report['stats_lines']}"
 
 
 def _pairs(counts: dict[str, int]) -> str:

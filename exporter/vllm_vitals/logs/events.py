@@ -3,7 +3,7 @@
 Input: nothing. Output: frozen values. Invariant: ``None`` means that the log did not say; absent is never 0.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -136,3 +136,21 @@ class Decoded:
     result: Result | None
     events: tuple[LogEvent, ...] = ()
     held: int = 0
+
+
+# On a line with several records the one that says most names the line's result.
+_BY_WEIGHT: tuple[Result, ...] = (
+    "blank", "text", "ignored", "no_schema", "too_long", "malformed", "invalid", "request", "stats", "setting",
+    "aborted", "failed", "response", "error",
+)  # fmt: skip
+_WEIGHT = {result: weight for weight, result in enumerate(_BY_WEIGHT)}
+
+
+def together(parts: Sequence[Decoded]) -> Decoded:
+    """Make one of what became of the records on one line; a line without any is malformed."""
+    if len(parts) == 1:
+        return parts[0]
+    events = tuple(event for part in parts for event in part.events)
+    results = [part.result for part in parts if part.result is not None]
+    heaviest = max(results, key=lambda result: _WEIGHT.get(result, -1), default="malformed" if not parts else "partial")
+    return Decoded(heaviest, events, sum(part.held for part in parts))

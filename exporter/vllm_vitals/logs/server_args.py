@@ -7,9 +7,11 @@ Output: name -> plain value. Invariant: nothing is evaluated but literals, and n
 import ast
 import re
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 MAX_REPR = 64 * 1024
+MAX_NAME, MAX_TEXT, MAX_ITEMS, MAX_DEPTH = 100, 1000, 100, 8
 Value = int | float | bool | str | list[Any] | Mapping[str, Any] | None
 
 # Before vLLM 0.29 api_key and hf_token stand in the log unmasked.
@@ -56,21 +58,28 @@ def _literal(text: str) -> Value:
         return text
 
 
-def _plain(value: Any) -> Value:
-    """JSON can say it, and no secret hides inside a nested mapping."""
-    if isinstance(value, dict):
-        return _without_secrets(value)
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value[:100]]
+def _plain(value: Any, depth: int = 0) -> Value:
+    """Keep what JSON can say; no secret hides inside a nested mapping, and nothing is too deep to be written down."""
+    if isinstance(value, dict | list | tuple):
+        if depth >= MAX_DEPTH:
+            return "..."
+        if isinstance(value, dict):
+            return _without_secrets(value, depth + 1)
+        return [_plain(inner, depth + 1) for inner in value[:MAX_ITEMS]]
     if value is None or isinstance(value, bool | float) or (isinstance(value, int) and abs(value) < 2**63):
         return value
-    return _USERINFO.sub("//***@", _clean(str(value)[:1000]))
+    return _USERINFO.sub("//***@", _clean(str(value)[:MAX_TEXT]))
 
 
-def _without_secrets(found: Mapping[Any, Any]) -> dict[str, Value]:
-    return {_clean(str(name)): _plain(value) for name, value in found.items() if not _SECRET.search(str(name))}
+def _without_secrets(found: Mapping[Any, Any], depth: int = 0) -> dict[str, Value]:
+    named = ((str(name), value) for name, value in islice(found.items(), MAX_ITEMS))
+    return {
+        _clean(name): _plain(value, depth)
+        for name, value in named
+        if len(name) <= MAX_NAME and not _SECRET.search(name)
+    }
 
 
 def _clean(text: str) -> str:
-    """Without lone surrogates, which no encoder takes."""
+    """Take out lone surrogates, which no encoder takes."""
     return text.encode("utf-8", "replace").decode()

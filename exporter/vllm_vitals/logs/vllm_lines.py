@@ -27,7 +27,8 @@ _STATS = re.compile(
     r"(?:.{0,80}?, )?(?:Reqs )?Running: (?P<running>\d{1,15})(?: reqs)?, "
     r"(?:Swapped: \d+ reqs, )?(?:Waiting|Pending): (?P<waiting>\d{1,15})"
 )
-_KV_USAGE = re.compile(r"\w+ KV cache (?:usage|used): ([\d.]+)%")
+_STATS_REST = 2000  # letters of the line's optional parts
+_KV_USAGE = re.compile(r"\b\w{1,16} KV cache (?:usage|used): ([\d.]+)%")
 _HIT_RATE = re.compile(r"(?<!External )Prefix cache hit rate: (?:GPU: )?([\d.]+)%")
 _DEFERRED = re.compile(r"Deferred: (\d{1,15})")
 _PREEMPTIONS = re.compile(r"Preemptions: (\d{1,15})")
@@ -39,16 +40,17 @@ _BLOCKS_OVERRIDE = re.compile(r"Overriding num_gpu_blocks=\d+ with num_gpu_block
 _KV_MEMORY = re.compile(r"Available KV cache memory: ([\d.]+) GiB")
 _MAX_LEN = re.compile(r"Using max model len (\d{1,15})")
 _BATCHED = re.compile(r"Chunked prefill is enabled with max_num_batched_tokens=(\d{1,15})")
-_VERSION = re.compile(r"vLLM (?:API )?server version (\S+?),?(?: |$)")
+_VERSION = re.compile(r"vLLM (?:API )?server version (\S{1,100}?),?(?: |$)")
 _LOGO_VERSION = re.compile(r"\bversion (\d+\.\d+\S*)")
 _ENGINE_CONFIG = re.compile(r"Initializing an? (?:V\d )?LLM engine \(v([^)]+)\) with config: ")
 _DEFAULTS = re.compile(r"Default (?:vLLM )?sampling parameters have been overridden by [^:]*: ?`?(\{.*?\})`?\.")
 
 _MAX_TOKENS = re.compile(r"\bmax_tokens=(\d{1,15})")
-_RECEIVED = re.compile(r"Received request (\S+): ")
-_GENERATED = re.compile(r"Generated response (\S+?)(?P<stream> \(streaming (?:delta|complete)\))?: output: ")
-_ABORTED = re.compile(r"Request (\S+) aborted\.")
-_FAILED = re.compile(r"Request (\S+) failed (?:\(engine dead\)|due to)")
+# A client may choose its request's id (X-Request-Id): as many characters as are kept.
+_RECEIVED = re.compile(r"Received request (\S{1,256}): ")
+_GENERATED = re.compile(r"Generated response (\S{1,256}?)(?P<stream> \(streaming (?:delta|complete)\))?: output: ")
+_ABORTED = re.compile(r"Request (\S{1,256}) aborted\.")
+_FAILED = re.compile(r"Request (\S{1,256}) failed (?:\(engine dead\)|due to)")
 _TOKEN_IDS = re.compile(r"output_token_ids: [(\[]([\d, ]+)[)\]]")
 _INTERNAL_SUFFIX = re.compile(r"-[0-9a-f]{8}$")
 
@@ -94,10 +96,16 @@ class VllmLines:
         self._last_error: object = None
 
     def read(self, message: str, level: str, said_at: Any, read_at: float, place: object = None) -> Decoded:
-        """What a message says. ``said_at`` is its time as the log has it, ``read_at`` when it was read (epoch s).
+        """Say what a message means. ``said_at`` is its time as the log has it, ``read_at`` when it was read (epoch s).
 
         ``place`` tells text lines that continue one record: same time, file and line.
         """
+        return (
+            self.says(message, said_at, read_at) or self.complains(message, level, said_at, read_at, place) or IGNORED
+        )
+
+    def says(self, message: str, said_at: Any, read_at: float) -> Decoded | None:
+        """Read a message that vLLM is known to write; None for any other."""
         space = message.find(" ", 0, 24)
         rules = _RULES.get(message[:space] if space > 0 else message[:24])
         if rules is None and message.startswith("Engines Aggregated", space + 1):
@@ -108,16 +116,20 @@ class VllmLines:
                 decoded = rule(self, message, at)
                 if decoded is not None:
                     return decoded
-        if level in _BAD_LEVELS or not level:
-            return self._error(message, level, epoch(said_at, self._zone, read_at), place)
-        return _logo(message) if message[:1] in " █" else IGNORED
+        return _logo(message) if message[:1] in " █" else None
 
-    def _error(self, message: str, level: str, at: float | None, place: object) -> Decoded:
+    def complains(self, message: str, level: str, said_at: Any, read_at: float, place: object = None) -> Decoded | None:
+        """Read a message whose level, or in the absence of one whose words, tell an error; None for any other."""
+        if level and level not in _BAD_LEVELS:
+            return None
+        return self._error(message, level, epoch(said_at, self._zone, read_at), place)
+
+    def _error(self, message: str, level: str, at: float | None, place: object) -> Decoded | None:
         for sign, kind in _SIGNS:
             if sign in message:
                 return _complaint(at, kind, message)
         if not level:
-            return IGNORED
+            return None
         continued = message.startswith(_CONTINUATIONS) or (place is not None and place == self._last_error)
         self._last_error = place
         return Decoded("text") if continued else _complaint(at, "other", message)
@@ -141,7 +153,7 @@ class VllmLines:
             return None
         request_id, stream = match[1], match["stream"]
         said = message.rfind("finish_reason: ")
-        reason = message[said + 15 :].strip() if said >= 0 else "None"
+        reason = message[said + 15 : said + 79].strip() if said >= 0 else "None"
         if stream == " (streaming delta)":
             if reason not in ("None", "") and (begun := self._find(request_id)):
                 begun.finish = reason
@@ -185,9 +197,9 @@ def _stats(_reader: VllmLines, message: str, at: float | None) -> Decoded | None
     match = _STATS.match(message)
     if match is None:
         return None
-    rest = match.end()
-    usage, hits = _KV_USAGE.search(message, rest), _HIT_RATE.search(message, rest)
-    deferred, preemptions = _DEFERRED.search(message, rest), _PREEMPTIONS.search(message, rest)
+    rest, end = match.end(), match.end() + _STATS_REST
+    usage, hits = _KV_USAGE.search(message, rest, end), _HIT_RATE.search(message, rest, end)
+    deferred, preemptions = _DEFERRED.search(message, rest, end), _PREEMPTIONS.search(message, rest, end)
     stats = EngineStats(
         at,
         "all" if match["all"] else str(int(match["engine"])) if match["engine"] else "",
@@ -271,10 +283,10 @@ def _complains(_reader: VllmLines, message: str, at: float | None) -> Decoded | 
     return None
 
 
-def _logo(message: str) -> Decoded:
+def _logo(message: str) -> Decoded | None:
     """The start-up banner, the version's only place where the stock text formatter is used (0.15 on)."""
     match = _LOGO_VERSION.search(message, 0, 120) if "█" in message or message.lstrip().startswith("version ") else None
-    return _settings(None, [("restart", True), ("version", match[1])]) if match else IGNORED
+    return _settings(None, [("restart", True), ("version", match[1])]) if match else None
 
 
 def _settings(at: float | None, found: list[tuple[str, server_args.Value]]) -> Decoded:

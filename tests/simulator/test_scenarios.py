@@ -1,7 +1,7 @@
 """Every scenario, judged by the daemon's own judge, shows the state it is meant to show and nothing worse."""
 
 from dataclasses import replace
-from itertools import islice
+from itertools import dropwhile, islice
 
 import pytest
 
@@ -14,10 +14,18 @@ from vllm_vitals.simulator.scenarios import SCENARIOS, scenario
 from vllm_vitals.simulator.workload import Lengths, Load
 from vllm_vitals.simulator.world import ScenarioError, World
 
-SHORT = [replace(each, duration_s=min(each.duration_s, 1200)) for each in SCENARIOS]
+# Scenarios that show their state late need their whole time.
+SHORT = [
+    replace(each, duration_s=each.duration_s if each.name in {"degraded", "spec_collapse", "kv_leak"} else 1200)
+    if each.duration_s > 1200
+    else each
+    for each in SCENARIOS
+]
 WANTED = {
     "healthy", "saturated", "kv_pressure", "preempting", "thrashing", "death_spiral", "death_spiral_fenced", "stalled",
     "starved", "truncation", "runaway", "restart", "asleep", "frozen_gauges", "dp_imbalance", "api_servers", "story",
+    "failing", "http_errors", "client_errors", "some_errors", "degraded", "spec_collapse", "kv_held", "kv_leak",
+    "paused", "starting", "starting_503", "deferred", "deferred_stuck",
 }  # fmt: skip
 
 
@@ -35,6 +43,8 @@ def test_every_scenario_that_was_promised_exists_once():
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("each", SHORT, ids=lambda each: each.name)
 def test_a_scenario_shows_its_state_and_no_worse_one(each, seed):
+    if State(each.intended).spec.proof == "Not decided yet.":
+        pytest.skip(f"{each.intended} is not decided yet")
     seen = states(each.name, play(each, seed))
     intended = State(each.intended)
     assert intended in seen
@@ -73,7 +83,8 @@ def test_a_dialect_tells_a_scenario_so_that_it_can_be_read_or_refuses_it(each, d
         with pytest.raises(ScenarioError, match="one: choose --dialect"):
             play(each, dialect=dialect)
         return
-    seen = states(each.name, islice(play(each, dialect=dialect), 4))
+    answered = dropwhile(lambda scrape: scrape.body is None, play(each, dialect=dialect))
+    seen = states(each.name, islice(answered, 4))
     assert State.BLIND not in seen
     assert seen[-1] is not State.UNKNOWN
 

@@ -242,3 +242,72 @@ def test_a_server_can_begin_in_the_middle_of_its_scenario():
         assert 60 < engine.completions < 200
 
     with_server(scenario("healthy"), use, skip_s=60.0)
+
+
+def test_pause_and_resume_are_answered_and_counted():
+    async def use(session, url, server, clock):
+        async with session.post(f"{url}/pause?mode=keep") as answer:
+            assert answer.status == 200
+        async with session.get(f"{url}/is_paused") as answer:
+            assert await answer.json() == {"is_paused": True}
+        waiting = asyncio.create_task(session.post(f"{url}/v1/completions", json={"prompt": "hi"}))
+        await until(lambda: server.world.engines[0].requests)
+        clock.time += 60
+        server.sync()
+        assert not waiting.done()
+        async with session.post(f"{url}/resume") as answer:
+            assert answer.status == 200
+        clock.time += 10
+        assert (await waiting).status == 200
+        async with session.get(f"{url}/metrics") as answer:
+            text = await answer.text()
+        for handler, method in (("/pause", "POST"), ("/resume", "POST"), ("/is_paused", "GET")):
+            assert f'http_requests_total{{handler="{handler}",method="{method}",status="2xx"}} 1.0' in text
+        assert 'http_requests_total{handler="/v1/completions",method="POST",status="2xx"} 1.0' in text
+
+    with_server(EMPTY, use)
+
+
+def test_a_pause_in_another_mode_is_refused():
+    async def use(session, url, server, clock):
+        async with session.post(f"{url}/pause?mode=abort") as answer:
+            assert (answer.status, "only mode=keep" in await answer.text()) == (400, True)
+        assert not server.world.engines[0].paused
+
+    with_server(EMPTY, use)
+
+
+def test_refused_requests_are_counted_by_class():
+    async def use(session, url, server, clock):
+        await session.post(f"{url}/v1/completions", json={"prompt": "hi", "max_tokens": -1})
+        await session.post(f"{url}/v1/chat/completions", json={"model": "other", "messages": []})
+        async with session.get(f"{url}/metrics") as answer:
+            text = await answer.text()
+        assert 'http_requests_total{handler="/v1/completions",method="POST",status="4xx"} 1.0' in text
+        assert 'http_requests_total{handler="/v1/chat/completions",method="POST",status="4xx"} 1.0' in text
+
+    with_server(EMPTY, use)
+
+
+def test_something_before_a_server_that_starts_answers_503():
+    async def use(session, url, server, clock):
+        async with session.get(f"{url}/metrics") as answer:
+            assert answer.status == 503
+        clock.time += 200
+        async with session.get(f"{url}/metrics") as answer:
+            assert answer.status == 200
+
+    with_server(scenario("starting_503"), use)
+
+
+def test_a_server_that_starts_logs_it_once_it_has():
+    lines = []
+
+    async def use(session, url, server, clock):
+        server.sync()
+        assert lines == []
+        clock.time += 200
+        server.sync()
+
+    with_server(scenario("starting"), use, write_log=lines.append)
+    assert json.loads(lines[0])["asctime"] == "2027-01-15 08:03:00,000"

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import signal
 import sys
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from vllm_vitals.simulator.scenario import Scenario
 from vllm_vitals.simulator.scenarios import SCENARIOS, scenario
 from vllm_vitals.simulator.server import SimulatedServer
 
+_MOST_QUEUED = 100_000
 _SPEED = Number(min=0.1, max=1000.0)
 _NAMES = click.Choice([each.name for each in SCENARIOS])
 
@@ -78,6 +80,9 @@ def simulate(
             click.echo(f"{each.name:20} {each.intended:13} {each.summary}")
         return
     chosen = with_settings(scenario(name) if name else _plain(requests), pairs)
+    if requests is not None and chosen.settings.max_num_queued_reqs is None:
+        # An overload that never ends must not fill the memory.
+        chosen = replace(chosen, settings=replace(chosen.settings, max_num_queued_reqs=_MOST_QUEUED))
     if duration is not None and target is None:
         raise click.UsageError("--for is the length of a recording: give it with --record FILE.jsonl.gz")
     if requests is not None and requests.selection.loop and target is not None and duration is None:

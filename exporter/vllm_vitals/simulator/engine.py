@@ -5,11 +5,13 @@ argument. Invariant: what a step changes is seen only once the step's end has be
 """
 
 from dataclasses import dataclass
-from math import sqrt
+from heapq import heappop, heappush
+from math import inf, sqrt
 
 from vllm_vitals.simulator.request import Request
 from vllm_vitals.simulator.scheduler import Scheduler, Step
 from vllm_vitals.simulator.settings import ServerSettings
+from vllm_vitals.simulator.speculation import Speculation
 from vllm_vitals.simulator.stats import EngineStats
 from vllm_vitals.simulator.steptime import StepTime
 
@@ -18,6 +20,7 @@ from vllm_vitals.simulator.steptime import StepTime
 class _InFlight:
     step: Step
     ends: float
+    gap: float  # between two outputs of a decoding request: the step, where there is no speculation
 
 
 class Engine:
@@ -28,7 +31,13 @@ class Engine:
         self.stats = EngineStats(settings.max_model_len)
         self.now = now
         self.frozen = False
+        self.paused = False
+        self._evict_due = False
+        self._own_time = step_time
         self._time = step_time
+        self._speculation = Speculation(settings.num_speculative_tokens)
+        self.stats.accepted_at = [0.0] * settings.num_speculative_tokens
+        self._deferred: list[tuple[float, int, Request]] = []  # by the time at which each may go on
         self._scheduler = Scheduler(settings)
         self._in_flight: _InFlight | None = None
         self._last_output = now
@@ -37,21 +46,39 @@ class Engine:
     @property
     def load(self) -> int:
         """Requests queued, times four, and running: what vLLM's DP balancer compares (v1/engine/core_client.py)."""
-        return 4 * len(self._scheduler.waiting) + len(self._scheduler.running)
+        return 4 * self.waiting + len(self._scheduler.running)
+
+    @property
+    def waiting(self) -> int:
+        """Requests queued, for whatever reason."""
+        return len(self._scheduler.waiting) + len(self._deferred)
 
     @property
     def requests(self) -> list[Request]:
         """Everything queued or running now."""
-        return [*self._scheduler.running, *self._scheduler.waiting]
+        deferred = (request for _, _, request in self._deferred)
+        return [*self._scheduler.running, *self._scheduler.waiting, *deferred]
 
     def add(self, request: Request) -> None:
         """Add a request; the step in flight does not know of it."""
+        if self.paused:
+            self._evict_due = True
+        if request.deferred_s:
+            heappush(self._deferred, (request.arrival + request.deferred_s, request.id, request))
+            if self._in_flight is None and not self._scheduler.running:
+                self._show()  # the engine goes round without work as long as somebody waits
+            return
+        self._queue(request, request.arrival)
+
+    def _queue(self, request: Request, now: float) -> None:
         self._scheduler.add(request)
         if self._in_flight is None and len(self._scheduler.waiting) == 1 and not self._scheduler.running:
-            self.now = max(self.now, request.arrival)
+            self.now = max(self.now, now)
 
     def abort(self, request: Request) -> None:
         """Hang up a client: the request goes at the next step's boundary and counts as nothing (VLLM S:599-660)."""
+        if request.deferred_s:
+            self._deferred = sorted(entry for entry in self._deferred if entry[2] is not request)
         if self._in_flight is None:
             self._scheduler.abort(request)
         else:
@@ -66,6 +93,14 @@ class Engine:
                 if flight.ends > until:
                     break
                 done = self._land(flight)
+            elif self.paused:
+                if self._evict_due:
+                    self._evict_all(until)
+                break
+            elif self._deferred and self._deferred[0][0] <= max(self.now, self._idle_until(until)):
+                ready, _, request = heappop(self._deferred)
+                self._queue(request, ready)
+                continue
             elif self.now >= until or not (scheduler.running or scheduler.waiting):
                 break  # a step that would start at `until` waits for what else arrives then
             elif scheduler.unsettled or not scheduler.decoding or not (steps := self._glide_steps(until)):
@@ -88,6 +123,43 @@ class Engine:
             self._in_flight.ends = max(self._in_flight.ends, now)
         self.now = max(self.now, now)
 
+    def pause(self) -> None:
+        """Begin no step any more; the gauges stay until the next request comes (seen on 0.32.0, mode keep)."""
+        self.paused = True
+
+    def resume(self, now: float) -> None:
+        """Go on with what is in the queue."""
+        self.paused = False
+        self.now = max(self.now, now)
+
+    def hold(self, share: float) -> None:
+        """Let this share of the KV blocks be held by nobody; the gauge learns of it with the next step."""
+        self._scheduler.hold(int(share * self.settings.usable_blocks))
+
+    def leak(self, blocks: int) -> None:
+        """Let every request that finishes leave so many blocks held by nobody."""
+        self._scheduler.leak(blocks)
+
+    def slow(self, factor: float) -> None:
+        """Let steps take `factor` times as long as the server's own."""
+        self._time = self._own_time.scaled(factor)
+
+    def accept(self, chance: float) -> None:
+        """Let draft tokens be accepted with this chance."""
+        self._speculation.accept(chance)
+
+    def _idle_until(self, until: float) -> float:
+        """How far time may jump: to `until` while nothing is there to be stepped."""
+        return until if not (self._scheduler.running or self._scheduler.waiting) else -inf
+
+    def _evict_all(self, now: float) -> None:
+        for victim in self._scheduler.evict_all():
+            victim.last_token_at = self._last_output
+            victim.uncounted += 1
+        self.now = max(self.now, now)
+        self._evict_due = False
+        self._show()
+
     # ------------------------------------------------------------------ one step
 
     def _take_off(self) -> None:
@@ -104,17 +176,41 @@ class Engine:
         for request in step.admitted:
             if request.scheduled_at < 0:
                 request.scheduled_at = self.now
-                self.stats.first_admission(request)
-        seconds = self._time.seconds(step.prefill, step.decoding, step.context, step.loaded)
-        self._in_flight = _InFlight(step, self.now + seconds)
+                self._admitted(request)
+        for request in step.failed:
+            request.scheduled_at = self.now
+            self._admitted(request)
+        seconds = gap = self._seconds(step)
+        if self._speculation and step.decoding:  # on average this step gives one of its tokens
+            whole = self._time.seconds(0, step.decoding * self._speculation.tokens_per_step, step.context)
+            seconds -= whole * (1 - 1 / self._speculation.tokens_per_step)
+        self._in_flight = _InFlight(step, self.now + seconds, gap)
+
+    def _seconds(self, step: Step) -> float:
+        emitted = step.decoding * self._speculation.tokens_per_step
+        return self._time.seconds(step.prefill, emitted, step.context, step.loaded)
+
+    def _admitted(self, request: Request) -> None:
+        self.stats.first_admission(request)
+        if self.settings.kv_transfer:
+            self.stats.external_queries += request.prompt
+            if request.reason == "error":  # a load that fails counts as a hit
+                size = self.settings.block_size
+                self.stats.external_hits += request.prompt // size * size
 
     def _land(self, flight: _InFlight) -> list[Request]:
         step, stats = flight.step, self.stats
         self._in_flight = None
         self.now = flight.ends
         done = self._scheduler.commit(step)
-        if step.decoding:
+        if step.decoding and self._speculation:
+            self._speculation.book(stats, flight.gap, 0.0, 1, step.decoding)
+        elif step.decoding:
             stats.histograms["inter_token_latency_seconds"].observe(self.now - self._last_output, step.decoding)
+        for request in step.failed:
+            request.first_token_at = request.finished_at = self.now
+            request.output = 0
+            stats.fail(request)
         computed = sum(self._output_after_prefill(request) for request in step.completing)
         outputs = step.decoding + len(step.completing)
         stats.prefilled += step.prefill
@@ -124,6 +220,7 @@ class Engine:
             stats.histograms["iteration_tokens_total"].observe(outputs + computed)
         self._last_output = self.now
         self._settle(done)
+        done += step.failed
         for request in self._hung_up:  # after the gauges: they are not refreshed until the engine steps again
             self._scheduler.abort(request)
         self._hung_up.clear()
@@ -145,9 +242,14 @@ class Engine:
             request.finished_at = self.now
             stats.finish(request)
         stats.running = len(scheduler.running)
-        stats.waiting = len(scheduler.waiting)
+        stats.waiting = len(scheduler.waiting) + len(self._deferred)
+        stats.deferred = len(self._deferred)
         stats.kv_usage = scheduler.kv_usage
         return done
+
+    def _show(self) -> None:
+        """Refresh the gauges without a step."""
+        self._settle([])
 
     # ------------------------------------------------------------------ many plain steps
 
@@ -158,7 +260,7 @@ class Engine:
         if steps <= 0 or self._last_output != self.now:
             return 0
         first, growth = self._ramp()
-        room = until - self.now
+        room = min(until, self._deferred[0][0] if self._deferred else inf) - self.now
         if _duration(first, growth, steps) > room:
             slope = first - growth / 2  # growth/2 k^2 + slope k = room
             steps = int((sqrt(slope * slope + 2 * growth * room) - slope) / growth if growth else room / first)
@@ -168,19 +270,23 @@ class Engine:
 
     def _ramp(self) -> tuple[float, float]:
         """Return the next plain step's time, and by how much each following one is longer as contexts grow."""
-        scheduler = self._scheduler
-        first = self._time.seconds(0, scheduler.decoding, scheduler.context + scheduler.decoding)
-        return first, self._time.context * scheduler.decoding
+        scheduler, tokens = self._scheduler, self._speculation.tokens_per_step
+        first = self._time.seconds(0, scheduler.decoding * tokens, scheduler.context + scheduler.decoding)
+        return first / tokens, self._time.context * scheduler.decoding / tokens
 
     def _glide(self, steps: int) -> list[Request]:
         scheduler, stats = self._scheduler, self.stats
         first, growth = self._ramp()
         decoding = scheduler.decoding
         scheduler.glide(steps)
-        stats.histograms["inter_token_latency_seconds"].observe_ramp(first, growth, steps, decoding)
-        stats.histograms["iteration_tokens_total"].observe(decoding, steps)
         stats.generation_tokens += decoding * steps
-        stats.steps += steps
+        if self._speculation:
+            each = self._speculation.tokens_per_step
+            self._speculation.book(stats, first * each, growth * each * each, steps, decoding)
+        else:
+            stats.histograms["inter_token_latency_seconds"].observe_ramp(first, growth, steps, decoding)
+            stats.histograms["iteration_tokens_total"].observe(decoding, steps)
+            stats.steps += steps
         self.now += _duration(first, growth, steps)
         self._last_output = self.now
         return self._settle(scheduler.finished())

@@ -46,13 +46,13 @@ class Exposition:
                 self._created_text(family),
                 self._multiprocess and family.set_by_steps,
             )
-            for family in families(dialect)
+            for family in families(dialect, settings.num_speculative_tokens)
         ]
         self._tail = self._cache_config_info()
         self._process = "" if self._multiprocess else self._process_text()
 
-    def render(self, stats: Sequence[EngineStats], cpu_seconds: float = 0.0) -> str:
-        """Return the whole body for the engines' `stats`, in rank order."""
+    def render(self, stats: Sequence[EngineStats], cpu_seconds: float = 0.0, http: str = "") -> str:
+        """Return the whole body for the engines' `stats`, in rank order; ``http`` is the API server's own part."""
         out: list[str] = []
         if self._process:
             out += (self._process, f"process_cpu_seconds_total {_number(cpu_seconds)}\n")
@@ -65,6 +65,7 @@ class Exposition:
                 out += [f"{head}{_number(value)}\n" for head, value in zip(heads, values, strict=True)]
             out.append(created)
         out.append(self._tail)
+        out.append(http)
         return "".join(out)
 
     # ------------------------------------------------------------------ made once

@@ -84,7 +84,7 @@ FAMILIES: tuple[Family, ...] = (
            "Number of waiting requests by reason. Reason labels: 'capacity' = waiting for scheduling capacity;"
            " 'deferred' = deferred by transient constraints (LoRA budget, KV transfer, blocked status)."
            " Sum of all reasons equals vllm:num_requests_waiting.",
-           lambda s: (s.waiting, 0), _each("reason", "capacity", "deferred"), dialects=_NEW),
+           lambda s: (s.waiting - s.deferred, s.deferred), _each("reason", "capacity", "deferred"), dialects=_NEW),
     Family("vllm:engine_sleep_state", "gauge",
            "Engine sleep state; awake = 0 means engine is sleeping; awake = 1 means engine is awake; weights_offloaded"
            " = 1 means sleep level 1; discard_all = 1 means sleep level 2.",
@@ -104,10 +104,10 @@ FAMILIES: tuple[Family, ...] = (
            "Prefix cache hits, in terms of number of cached tokens.", lambda s: (s.device_hits,)),
     Family("vllm:external_prefix_cache_queries_total", "counter",
            "External prefix cache queries from KV connector cross-instance cache sharing, in terms of number of queried"
-           " tokens."),
+           " tokens.", lambda s: (s.external_queries,)),
     Family("vllm:external_prefix_cache_hits_total", "counter",
            "External prefix cache hits from KV connector cross-instance cache sharing, in terms of number of cached"
-           " tokens."),
+           " tokens.", lambda s: (s.external_hits,)),
     Family("vllm:mm_cache_queries_total", "counter",
            "Multi-modal cache queries, in terms of number of queried items."),
     Family("vllm:mm_cache_hits_total", "counter", "Multi-modal cache hits, in terms of number of cached items."),
@@ -126,7 +126,7 @@ FAMILIES: tuple[Family, ...] = (
            "Prefix-cache hit tokens by the cache tier that supplied them: device (local HBM), host (offloaded to DRAM),"
            " disk, p2p (transferred from another vLLM instance) or external_unspecified. Counted at admission; sums to"
            " vllm:prefix_cache_hits + vllm:external_prefix_cache_hits.",
-           lambda s: (s.device_hits, 0, 0, 0, 0),
+           lambda s: (s.device_hits, 0, 0, 0, s.external_hits),
            _each("source", "device", "host", "p2p", "disk", "external_unspecified"), dialects=_NEW),
     Family("vllm:generation_tokens_total", "counter", "Number of generation tokens processed.",
            lambda s: (s.generation_tokens,), dialects=_EVERY),
@@ -136,7 +136,7 @@ FAMILIES: tuple[Family, ...] = (
            lambda s: tuple(s.responses[reason] for reason in _V0_REASONS), _each("finished_reason", *_V0_REASONS),
            dialects=(Dialect.V0, Dialect.V0_11)),
     Family("vllm:admission_rejections_total", "counter",
-           "Number of admission attempts rejected by a queue limit, by reason.", _zeros(2),
+           "Number of admission attempts rejected by a queue limit, by reason.", lambda s: (s.queue_rejections, 0),
            _each("reason", "max_num_queued_reqs", "max_num_queued_tokens"), dialects=_NEW, per_engine=False),
     _latencies("request_prompt_tokens", "Number of prefill tokens processed."),
     _latencies("request_generation_tokens", "Number of generation tokens processed."),
@@ -164,6 +164,24 @@ FAMILIES: tuple[Family, ...] = (
 )  # fmt: skip
 
 
-def families(dialect: Dialect) -> list[Family]:
+def speculation(draft_tokens: int) -> tuple[Family, ...]:
+    """Return the families of speculative decoding (vllm/v1/spec_decode/metrics.py), which stand before all others."""
+    if not draft_tokens:
+        return ()
+    positions = _each("position", *(str(position) for position in range(draft_tokens)))
+    return (
+        Family("vllm:spec_decode_num_drafts_total", "counter", "Number of spec decoding drafts.",
+               lambda s: (s.drafts,)),
+        Family("vllm:spec_decode_num_draft_tokens_total", "counter", "Number of draft tokens.",
+               lambda s: (s.draft_tokens,)),
+        Family("vllm:spec_decode_num_accepted_tokens_total", "counter", "Number of accepted tokens.",
+               lambda s: (sum(int(accepted) for accepted in s.accepted_at),)),
+        Family("vllm:spec_decode_num_accepted_tokens_per_pos_total", "counter",
+               "Accepted tokens per draft position.",
+               lambda s: tuple(int(accepted) for accepted in s.accepted_at), positions),
+    )  # fmt: skip
+
+
+def families(dialect: Dialect, draft_tokens: int = 0) -> list[Family]:
     """Return the families that `dialect` has, in order."""
-    return [family for family in FAMILIES if dialect in family.dialects]
+    return [family for family in (*speculation(draft_tokens), *FAMILIES) if dialect in family.dialects]

@@ -115,6 +115,8 @@ def startup(settings: ServerSettings, engines: int, api_servers: int, url: str) 
         args["scheduler_reserve_full_isl"] = False
     if settings.watermark:
         args["watermark"] = settings.watermark
+    if settings.num_speculative_tokens:
+        args["speculative_config"] = {"method": "ngram", "num_speculative_tokens": settings.num_speculative_tokens}
     if engines > 1:
         args["data_parallel_size"] = engines
     if api_servers > 1:

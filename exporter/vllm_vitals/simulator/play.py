@@ -5,6 +5,7 @@ read; times are the simulation's from a fixed epoch.
 """
 
 from collections.abc import Iterator
+from http import HTTPStatus
 from math import inf
 
 from vllm_vitals.core.snapshot import Scrape
@@ -42,7 +43,10 @@ def _scrapes(world: World, interval_s: float, duration_s: float | None) -> Itera
         number += 1
         at = number * interval_s
         body = world.scrape(at)
-        if body is None:
+        if body is None and world.answers:
+            status = HTTPStatus(world.answers)
+            yield Scrape(world.epoch + at, _SCRAPE_S, None, "http_error", f"HTTP {status.value} {status.phrase}")
+        elif body is None:
             yield Scrape(world.epoch + at, _SCRAPE_S, None, "refused", "connection refused")
         else:
             yield Scrape(world.epoch + at, _SCRAPE_S, body.encode())

@@ -21,7 +21,7 @@ class Request:
     prompt tokens found in the prefix cache at the first admission, -1 before it. ``saved`` is the tokens whose KV host
     memory holds. ``patience`` is how long the client waits before it hangs up. ``refused`` is the HTTP status with
     which the API server ends it before the engine hears of it, 0 where it does not. ``deferred_s`` is how long it first
-    waits for what is no capacity.
+    waits for what is no capacity. ``handler`` is the route that it came by.
     """
 
     id: int
@@ -38,6 +38,7 @@ class Request:
     stream: bool = False
     refused: int = 0
     deferred_s: float = 0.0
+    handler: str = "/v1/chat/completions"
 
     generated: int = 0
     computed: int = 0

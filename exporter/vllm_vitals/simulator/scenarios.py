@@ -2,7 +2,20 @@
 
 from dataclasses import replace
 
-from vllm_vitals.simulator.scenario import Freeze, HangUp, Restart, Scenario, Sleep
+from vllm_vitals.simulator.fate import Fate
+from vllm_vitals.simulator.scenario import (
+    Accept,
+    Freeze,
+    HangUp,
+    HoldKv,
+    LeakKv,
+    Pause,
+    Restart,
+    Resume,
+    Scenario,
+    Sleep,
+    Slow,
+)
 from vllm_vitals.simulator.settings import ServerSettings
 from vllm_vitals.simulator.steptime import StepTime
 from vllm_vitals.simulator.workload import Lengths, Load
@@ -14,6 +27,7 @@ _CHUNKED = replace(
     scheduler_reserve_full_isl=False,
 )  # fmt: skip
 _CALM = Load(rate=2.0)
+_BUSY = Load(rate=5.0)
 _RUSH = Load(clients=48, think_s=0.2, prompt=Lengths(1300, 0.3), output=Lengths(330, 0.25))
 # An 8B model on a small GPU: a prompt of 1,000 tokens takes 80 ms, a decode step 10-25 ms.
 _SMALL_GPU = StepTime(base=0.010, prefill=8e-5, decode=1e-4, context=1e-7)
@@ -103,6 +117,63 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario(
         "api_servers", "one engine behind four API servers: multiprocess metrics, no _created, no process metrics",
         "healthy", 600, ((0, _CALM),), api_servers=4, then="healthy",
+    ),
+    Scenario(
+        "failing", "a KV connector whose loads fail: most requests end in `error` at once, and every latency improves",
+        "failing", 900, ((0, _BUSY), (300, replace(_BUSY, fate=Fate(failing=0.93))), (600, _BUSY)),
+        replace(_SERVER, kv_transfer=True), then="healthy",
+    ),
+    Scenario(
+        "http_errors", "the API server breaks on most requests before the engine hears of them: 5xx", "failing", 900,
+        ((0, _BUSY), (300, replace(_BUSY, fate=Fate(broken=0.8, streamed=0.2))), (600, _BUSY)), then="healthy",
+    ),
+    Scenario(
+        "client_errors", "half of the requests are refused with 4xx: the clients' own fault", "healthy", 600,
+        ((0, replace(_BUSY, fate=Fate(invalid=0.5))),), then="healthy",
+    ),
+    Scenario(
+        "some_errors", "one request of ten ends in `error` beside good ones", "degraded", 1800,
+        ((0, _BUSY), (600, replace(_BUSY, fate=Fate(failing=0.1)))),
+        replace(_SERVER, kv_transfer=True), then="degraded",
+    ),
+    Scenario(
+        "degraded", "every step takes 1.6 times as long from minute 30 on, at the same load", "degraded", 5400,
+        ((0, _BUSY), (1800, Slow(1.6))), then="degraded",
+    ),
+    Scenario(
+        "spec_collapse", "speculative decoding: the acceptance of drafts falls from 0.9 to 0.01", "degraded", 5400,
+        ((0, Accept(0.96)), (0, _CALM), (1800, Accept(0.01))),
+        replace(_SERVER, num_speculative_tokens=4), StepTime(decode=4e-4), then="degraded",
+    ),
+    Scenario(
+        "kv_held", "the clients leave, and a quarter of the KV cache stays held by nobody", "kv_held", 1800,
+        ((0, _BUSY), (600, HoldKv(0.25)), (620, Load())), then="kv_held",
+    ),
+    Scenario(
+        "kv_leak", "every request leaves one block behind: the floor rises from one lull to the next", "kv_held", 3600,
+        ((0, LeakKv(1)),
+         *((600.0 * lap + 300.0 * idle, Load() if idle else _CALM) for lap in range(6) for idle in range(2))),
+        replace(_SERVER, num_gpu_blocks=16_384), then="kv_held",
+    ),
+    Scenario(
+        "paused", "an operator pauses the server for five minutes with requests inside (POST /pause?mode=keep)",
+        "paused", 900, ((0, Load(rate=0.5)), (300, Pause()), (600, Resume())), then="healthy",
+    ),
+    Scenario(
+        "starting", "a server that loads its weights for three minutes: connection refused until then", "starting", 600,
+        ((0, Restart(180.0)), (180, _CALM)), then="healthy",
+    ),
+    Scenario(
+        "starting_503", "the same behind an ingress that answers 503 until the server is ready", "starting", 600,
+        ((0, Restart(180.0, answers=503)), (180, _CALM)), then="healthy",
+    ),
+    Scenario(
+        "deferred", "most requests wait half a minute for a LoRA slot while the engine has room", "saturated", 900,
+        ((0, _CALM), (300, replace(_CALM, fate=Fate(deferred=0.8, deferred_s=30.0)))), then="saturated",
+    ),
+    Scenario(
+        "deferred_stuck", "the KV transfers that all requests wait for never come: nothing runs", "stalled", 900,
+        ((0, _CALM), (300, replace(_CALM, fate=Fate(deferred=1.0, deferred_s=1e6)))), then="stalled",
     ),
     Scenario(
         "story", "ten minutes: healthy, KV pressure, evictions, a death spiral, and out after max_num_seqs is lowered",

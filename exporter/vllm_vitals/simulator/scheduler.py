@@ -20,8 +20,9 @@ from vllm_vitals.simulator.settings import ServerSettings
 class Step:
     """One iteration as planned: what it computes and for whom.
 
-    ``decoding`` requests get one token each, ``completing`` ones end their prefill and get one too. ``victims`` lost
-    their KV while it was planned. ``context`` KV tokens are read, ``loaded`` ones come back from host memory.
+    ``decoding`` requests get one token each, ``completing`` ones end their prefill and get one too, ``failed`` ones
+    end in `error`. ``victims`` lost their KV while it was planned. ``context`` KV tokens are read, ``loaded`` ones come
+    back from host memory.
     """
 
     decoding: int = 0
@@ -30,6 +31,7 @@ class Step:
     loaded: int = 0
     completing: list[Request] = field(default_factory=list)
     admitted: list[Request] = field(default_factory=list)
+    failed: list[Request] = field(default_factory=list)
     victims: list[Request] = field(default_factory=list)
 
 
@@ -52,6 +54,8 @@ class Scheduler:
         self._prefixes = Prefixes(self.pool, settings.block_size, settings.enable_prefix_caching)
         self._fenced: list[Request] = []
         self._watermark = int(settings.watermark * settings.num_gpu_blocks)
+        self._held = 0  # blocks that no request holds
+        self._leak = 0
 
     @property
     def context(self) -> int:
@@ -78,6 +82,32 @@ class Scheduler:
             self._release(request)
             self._prune()
         self.unsettled = True
+
+    def hold(self, blocks: int) -> None:
+        """Let so many blocks be held by nobody, as far as there are free ones."""
+        if blocks > self._held:
+            more = min(blocks - self._held, self.pool.free)
+            self.pool.take(more)
+            self._held += more
+        else:
+            self.pool.give("nobody", 0, self._held - blocks)
+            self._held = blocks
+        self.unsettled = True
+
+    def leak(self, blocks: int) -> None:
+        """Let every request that finishes from now on leave so many blocks held."""
+        self._leak = blocks
+
+    def evict_all(self) -> list[Request]:
+        """Take the KV of all that runs; it waits at the front of the queue. Between two steps."""
+        step = Step()
+        while self.running:
+            self._preempt(self.running.pop(), step)
+        for victim in self._fenced:
+            self._prefixes.release(victim)
+        self._fenced.clear()
+        self.unsettled = True
+        return step.victims
 
     # ------------------------------------------------------------------ plain steps, many at once
 
@@ -142,6 +172,8 @@ class Scheduler:
             self.running.remove(request)
             self._release(request)
             self._prune()
+            if self._leak:
+                self.hold(self._held + self._leak)
             done.append(request)
         if done:
             self.unsettled = True
@@ -200,6 +232,10 @@ class Scheduler:
             if budget <= 0:
                 return True
             request = self.waiting[0]
+            if request.reason == "error":  # what it needs does not come: it ends with this step, and holds nothing
+                request.cached = 0
+                step.failed.append(self.waiting.popleft())
+                continue
             chunk = self._try_admission(request, budget, step)
             if not chunk:
                 return False

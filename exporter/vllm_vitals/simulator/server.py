@@ -67,7 +67,9 @@ class SimulatedServer:
             if self._write_log is not None:
                 url = f"http://{joined(*address)}"
                 self._log = LogWriter(self._write_log, self.world.epoch, url, self._log_requests)
-                self._log.started(self.world, 0.0)
+                self.world.advance(0.0)
+                if self.world.up:
+                    self._log.started(self.world, 0.0)
             ticking = asyncio.create_task(self._tick(runner, site, *address))
             try:
                 yield address[0], address[1]
@@ -93,10 +95,11 @@ class SimulatedServer:
         open_site: web.TCPSite | None = site
         while True:
             self.sync()
-            if open_site is not None and not self.world.up:
+            answering = self.world.up or self.world.answers
+            if open_site is not None and not answering:
                 await open_site.stop()
                 open_site = None
-            elif open_site is None and self.world.up:
+            elif open_site is None and answering:
                 open_site = web.TCPSite(runner, host, port, reuse_address=True)
                 await open_site.start()
             await asyncio.sleep(_TICK_S)
@@ -121,6 +124,9 @@ class SimulatedServer:
                 web.get("/v1/models", self._models),
                 web.post("/v1/completions", self._completions),
                 web.post("/v1/chat/completions", self._completions),
+                web.post("/pause", self._pause),
+                web.post("/resume", self._resume),
+                web.get("/is_paused", self._is_paused),
             ]
         )
         return app
@@ -128,6 +134,8 @@ class SimulatedServer:
     @web.middleware
     async def _only_while_up(self, request: web.Request, handler: Callable[[web.Request], Any]) -> web.StreamResponse:
         self.sync()
+        if not self.world.up and self.world.answers:
+            return web.Response(status=self.world.answers)
         if not self.world.up and request.transport is not None:
             request.transport.abort()  # a connection from before the process ended
         response: web.StreamResponse = await handler(request)
@@ -141,10 +149,29 @@ class SimulatedServer:
     async def _health(self, _: web.Request) -> web.Response:
         return web.Response()
 
+    async def _pause(self, http: web.Request) -> web.Response:
+        """Pause as dev mode does (VLLM_SERVER_DEV_MODE), in the one mode that is simulated."""
+        if http.query.get("mode", "keep") != "keep":
+            return self._counted(http, _refuse(400, "only mode=keep is simulated"))
+        self.world.pause()
+        return _json({"status": "paused"})
+
+    async def _resume(self, _: web.Request) -> web.Response:
+        self.world.resume()
+        return _json({"status": "resumed"})
+
+    async def _is_paused(self, http: web.Request) -> web.Response:
+        return self._counted(http, _json({"is_paused": any(engine.paused for engine in self.world.engines)}))
+
+    def _counted(self, http: web.Request, response: web.Response) -> web.Response:
+        """Count an answer that the world knows nothing of."""
+        self.world.http.count(http.path, http.method, response.status)
+        return response
+
     async def _version(self, _: web.Request) -> web.Response:
         return _json({"version": _VERSIONS[self._dialect]})
 
-    async def _models(self, _: web.Request) -> web.Response:
+    async def _models(self, http: web.Request) -> web.Response:
         settings = self.world.settings
         model = {
             "id": settings.model_name,
@@ -155,21 +182,23 @@ class SimulatedServer:
             "parent": None,
             "max_model_len": settings.max_model_len,
         }
-        return _json({"object": "list", "data": [model]})
+        return self._counted(http, _json({"object": "list", "data": [model]}))
 
     async def _completions(self, http: web.Request) -> web.Response:
         try:
             asked = _object(await http.read())
             prompt, max_tokens = self._sizes(asked)
         except ValueError as error:
-            return _refuse(400, f"{error}")
+            return self._counted(http, _refuse(400, f"{error}"))
         if asked.get("model") not in (None, self.world.settings.model_name):
-            return _refuse(404, f"The model `{asked.get('model')}` does not exist.")
+            return self._counted(http, _refuse(404, f"The model `{asked.get('model')}` does not exist."))
         if asked.get("stream"):
-            return _refuse(400, "stream is not simulated: leave it out")
-        request = self.world.submit(prompt, max_tokens, max_tokens)
+            return self._counted(http, _refuse(400, "stream is not simulated: leave it out"))
+        request = self.world.submit(prompt, max_tokens, max_tokens, http.path)
         if request is None:
             return _refuse(503, "the server is going down")
+        if request.refused:
+            return _refuse(request.refused, "the server cannot take this request now")
         answer = self._answers[request.id] = asyncio.get_running_loop().create_future()
         try:
             finished = await answer

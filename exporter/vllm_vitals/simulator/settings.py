@@ -20,6 +20,8 @@ class ServerSettings:
     blocks until the step in flight ends, so that preempting frees nothing at once (vllm#49674). ``kv_offload`` keeps
     a victim's KV in host memory (V1's OffloadingConnector, V0's swap), so that it is loaded and not computed again.
     ``default_max_tokens`` is what ``override_generation_config`` gives to a request without its own cap.
+    ``kv_transfer`` is a KV connector that is asked for every prompt. ``max_num_queued_reqs`` requests may wait in an
+    engine; more are refused with 503.
     """
 
     model_name: str = "sim-8b"
@@ -35,6 +37,9 @@ class ServerSettings:
     fenced_release: bool = False
     kv_offload: bool = False
     default_max_tokens: int | None = None
+    kv_transfer: bool = False
+    num_speculative_tokens: int = 0
+    max_num_queued_reqs: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("block_size", "num_gpu_blocks", "max_num_seqs", "max_num_batched_tokens", "max_model_len"):
@@ -42,6 +47,10 @@ class ServerSettings:
                 raise SettingsError(f"{name} must be at least 1")
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise SettingsError("max_num_batched_tokens must not be below max_num_seqs")
+        if self.num_speculative_tokens < 0:
+            raise SettingsError("num_speculative_tokens must not be below 0")
+        if self.max_num_queued_reqs is not None and self.max_num_queued_reqs < 1:
+            raise SettingsError("max_num_queued_reqs must be at least 1")
         if not 0 <= self.watermark < 1:
             raise SettingsError("watermark must be in [0, 1)")
         if self.usable_blocks * self.block_size < self.max_model_len:

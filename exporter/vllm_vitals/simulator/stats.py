@@ -61,7 +61,11 @@ class Histogram:
 
 @dataclass(slots=True)
 class EngineStats:
-    """The counters of one engine. Gauges are as of the end of its last step; ``prefilled`` includes recomputation."""
+    """The counters of one engine. Gauges are as of the end of its last step; ``prefilled`` includes recomputation.
+
+    ``waiting`` includes the ``deferred``. ``accepted_at`` is accepted draft tokens by position, on average, so no whole
+    numbers.
+    """
 
     max_model_len: int
     running: int = 0
@@ -76,6 +80,13 @@ class EngineStats:
     prefilled: int = 0
     steps: int = 0
     sleep_level: int = 0
+    deferred: int = 0
+    external_queries: int = 0
+    external_hits: int = 0
+    queue_rejections: int = 0
+    drafts: int = 0
+    draft_tokens: int = 0
+    accepted_at: list[float] = field(default_factory=list)
     responses: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FINISH_REASONS, 0))
     histograms: dict[str, Histogram] = field(default_factory=dict)
 
@@ -104,6 +115,11 @@ class EngineStats:
         self.cached_tokens += request.cached
         self.histograms["time_to_first_token_seconds"].observe(request.first_token_at - request.arrival)
         return request.prompt - request.cached
+
+    def fail(self, request: Request) -> None:
+        """Count a request that ended in `error`: a first output without a token, and no prompt (seen on 0.32.0)."""
+        self.histograms["time_to_first_token_seconds"].observe(request.first_token_at - request.arrival)
+        self.finish(request)
 
     def finish(self, request: Request) -> None:
         """Count a finished request (S:586-620)."""

@@ -14,8 +14,22 @@ from random import Random
 from vllm_vitals.simulator.engine import Engine
 from vllm_vitals.simulator.exposition import Exposition
 from vllm_vitals.simulator.families import Dialect
+from vllm_vitals.simulator.http_metrics import HttpMetrics
 from vllm_vitals.simulator.request import FinishReason, Request
-from vllm_vitals.simulator.scenario import Action, Freeze, HangUp, Restart, Scenario, Sleep
+from vllm_vitals.simulator.scenario import (
+    Accept,
+    Action,
+    Freeze,
+    HangUp,
+    HoldKv,
+    LeakKv,
+    Pause,
+    Restart,
+    Resume,
+    Scenario,
+    Sleep,
+    Slow,
+)
 from vllm_vitals.simulator.settings import ServerSettings
 from vllm_vitals.simulator.workload import Arrivals, Load, Traffic
 
@@ -66,7 +80,7 @@ class World:
         self.settings = scenario.settings
         self.epoch = epoch
         self.now = 0.0
-        self.refused = 0
+        self.answers = 0  # the status that something before the server gives while it is down
         self.engines: list[Engine] = []
         self._dialect = dialect
         self._listen = listen or (lambda _: None)
@@ -111,21 +125,36 @@ class World:
                 return
             self._happen(due)
 
-    def submit(self, prompt: int, output: int, max_tokens: int) -> Request | None:
-        """Submit a request from outside, now; None when nothing listens. Its ``finished_at`` is set when done."""
+    def submit(self, prompt: int, output: int, max_tokens: int, handler: str = "/v1/completions") -> Request | None:
+        """Send a request from outside, now; None when nothing listens.
+
+        Its ``finished_at`` is set when it is done, its ``refused`` where it is refused at once.
+        """
         if not self.up:
             return None
         self._outside += 1
         reason: FinishReason = "length" if output >= max_tokens else "stop"
-        request = Request(-self._outside, self.now, prompt, output, max_tokens, reason)
+        request = Request(-self._outside, self.now, prompt, output, max_tokens, reason, handler=handler)
         self._receive(request)
         return request
+
+    def pause(self) -> None:
+        """Do what ``POST /pause?mode=keep`` does."""
+        self.http.count("/pause", "POST", 200)
+        for engine in self.engines:
+            engine.pause()
+
+    def resume(self) -> None:
+        """Do what ``POST /resume`` does."""
+        self.http.count("/resume", "POST", 200)
+        for engine in self.engines:
+            engine.resume(self.now)
 
     def drop(self, request: Request) -> None:
         """Hang up the client of ``request``, or end the process under it."""
         for engine in self.engines:
             engine.abort(request)
-        self._traffic.answered(request, self.now)
+        self._answered(request, self.now, 200)  # its answer had begun, or would have
         self._listen(Happening(self.now, "dropped", request))
 
     def scrape(self, until: float) -> str | None:
@@ -133,7 +162,9 @@ class World:
         self.advance(until)
         if not self.up:
             return None
-        return self._exposition.render([engine.stats for engine in self.engines], cpu_seconds=self.now - self._since)
+        http = "" if self._dialect is Dialect.V0 else self.http.render()
+        stats = [engine.stats for engine in self.engines]
+        return self._exposition.render(stats, self.now - self._since, http)
 
     # ------------------------------------------------------------------ time
 
@@ -145,7 +176,8 @@ class World:
             while done := engine.advance(target):
                 answered = True
                 for request in done:
-                    self._traffic.answered(request, request.finished_at)
+                    failed = request.reason == "error" and not request.stream  # a stream that fails began as a 2xx
+                    self._answered(request, request.finished_at, 500 if failed else 200)
                     self._listen(Happening(request.finished_at, "finished", request))
                 if len(self.engines) == 1:
                     return False
@@ -182,13 +214,27 @@ class World:
         else:
             engine = engines[0] if len(engines) == 1 else min(engines, key=lambda each: each.load)
         self._listen(Happening(self.now, "received", request))
-        if request.prompt >= self.settings.max_model_len:
-            self.refused += 1  # 400: no engine hears of it
-            self._traffic.answered(request, self.now)
+        if request.refused or self._refuses(request, engine):
+            failed_stream = request.refused >= 500 and request.refused != 503 and request.stream
+            self._answered(request, self.now, 200 if failed_stream else request.refused)
             return
         engine.add(request)
         if request.patience is not None:
             heappush(self._patience, (request.arrival + request.patience, request.id, request))
+
+    def _refuses(self, request: Request, engine: Engine) -> bool:
+        """Whether vLLM's API server sends this one back: too long a prompt, or too long a queue."""
+        limit = self.settings.max_num_queued_reqs
+        if request.prompt >= self.settings.max_model_len:
+            request.refused = 400
+        elif limit is not None and engine.waiting >= limit:
+            request.refused = 503
+            self.engines[0].stats.queue_rejections += 1  # the family has no engine
+        return bool(request.refused)
+
+    def _answered(self, request: Request, at: float, status: int) -> None:
+        self.http.count(request.handler, "POST", status, at - request.arrival)
+        self._traffic.answered(request, at)
 
     # ------------------------------------------------------------------ what the script does
 
@@ -204,10 +250,30 @@ class World:
             case Freeze():
                 for engine in self.engines:
                     engine.freeze()
+            case Pause():
+                self.pause()
+            case Resume():
+                self.resume()
+            case Slow():
+                for rank, engine in enumerate(self.engines):
+                    if action.rank in (None, rank):
+                        engine.slow(action.factor)
+            case HoldKv() | LeakKv() | Accept():
+                for engine in self.engines:
+                    self._act_on(engine, action)
             case HangUp():
                 self._traffic.switch(Load(), self.now)
                 for request in [request for engine in self.engines for request in engine.requests]:
                     self.drop(request)
+
+    def _act_on(self, engine: Engine, action: HoldKv | LeakKv | Accept) -> None:
+        match action:
+            case HoldKv():
+                engine.hold(action.share)
+            case LeakKv():
+                engine.leak(action.blocks)
+            case Accept():
+                engine.accept(action.chance)
 
     def _write_next_lap(self) -> None:
         """Play the script once more, from a fresh process."""
@@ -222,6 +288,7 @@ class World:
         self.engines = []
         self._patience.clear()
         self._up_at = self.now + restart.down_s
+        self.answers = restart.answers
         self.settings = restart.settings or self.settings
         self._listen(Happening(self.now, "stopped"))
 
@@ -229,6 +296,8 @@ class World:
         scenario = self.scenario
         self._up_at = inf
         self._since = at
+        self.answers = 0
+        self.http = HttpMetrics(self.epoch + at, scenario.api_servers == 1)
         self._traffic.settings = settings
         self.engines = [Engine(settings, scenario.step_time, at) for _ in range(scenario.engines)]
         self._exposition = Exposition(settings, scenario.engines, self._dialect, self.epoch + at, scenario.api_servers)

@@ -184,6 +184,9 @@ LOGS = (
 
 SELF = (
     _gauge("build_info", "1, with the version that runs.", ("version", "python"), (), no=_DAEMON),
+    _gauge("monitor_impaired", "1 where vllm-vitals itself is kept from looking: by its file descriptors, its event loop, its disk.",
+           ("reason",), (), no=_DAEMON),
+    _gauge("event_loop_lag_seconds", "The longest that the daemon's event loop stood still over the last minute.", (), (), no=_DAEMON),
     _gauge("target_up", "1 where the last scrape gave a usable body.", (), TARGET_LABELS),
     _gauge("target_service_class", "1, with whether its users can wait: interactive or batch.", ("service_class",), TARGET_LABELS,
            no="comes from the exporter's config; without it `batch` in the alert config says so"),

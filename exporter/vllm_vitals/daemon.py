@@ -6,25 +6,26 @@ nothing and says why; SIGTERM ends within seconds with every file whole.
 
 import asyncio
 import contextlib
-import gc
-import resource
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from vllm_vitals.clock import Clock
 from vllm_vitals.config.loader import Config, ConfigError
 from vllm_vitals.core.snapshot import TargetSnapshot
+from vllm_vitals.impairment import Impairment
 from vllm_vitals.log import Logger, get_logger
 from vllm_vitals.logs.config import LogsConfig
 from vllm_vitals.logs.watch import LogWatch
+from vllm_vitals.process import raise_file_limit, spare_the_collector, watched_loop
 from vllm_vitals.scrape.fetch import Fetcher
 from vllm_vitals.scrape.fleet import Fleet
 from vllm_vitals.scrape.shards import WHOLE, Shard
 from vllm_vitals.scrape.target_manager import TargetManager
-from vllm_vitals.serve import web
-from vllm_vitals.serve.basic_auth import BasicAuth
+from vllm_vitals.serve import boundary, web
+from vllm_vitals.serve.access import AccessControl
+from vllm_vitals.serve.crowd import Crowd
 from vllm_vitals.serve.listener import Listener
 from vllm_vitals.serve.web_config import WebConfig, WebConfigError
 
@@ -35,7 +36,10 @@ LoadWeb = Callable[[], WebConfig]
 
 
 class Daemon:
-    """Runs until told to stop. ``load`` and ``load_web`` read the files at start and at every reload."""
+    """Runs until told to stop. ``load`` and ``load_web`` read the files at start and at every reload.
+
+    ``names`` are hosts under which our pages may be asked for, besides those that can only be ours.
+    """
 
     def __init__(
         self,
@@ -44,7 +48,9 @@ class Daemon:
         shard: Shard = WHOLE,
         load_web: LoadWeb = WebConfig,
         clock: Clock | None = None,
+        names: Collection[str] = (),
     ) -> None:
+        self._names = names
         self._load, self._load_web, self._shard = load, load_web, shard
         self._log = log or get_logger()
         self._clock = clock or Clock()
@@ -60,19 +66,30 @@ class Daemon:
         raise_file_limit()
         spare_the_collector()
         async with contextlib.AsyncExitStack() as parts:
-            fetcher = await parts.enter_async_context(Fetcher(self._clock.now, config.limits.body))
+            impairment = Impairment(self._clock.now)
+            fetcher = await parts.enter_async_context(Fetcher(self._clock.now, config.limits.body, impairment))
             watch = LogWatch(self._clock, self._log)
             watching = Watching(
                 config, Fleet(fetcher, self._clock, self._log, watch.settings), watch,
                 TargetManager(fetcher.fetch, self._log, self._shard),
             )  # fmt: skip
-            auth = BasicAuth(web_config.users)
+            access = AccessControl(web_config.access)
+            parts.callback(access.close)
             self._fleet = watching.fleet
 
             async def reload() -> str:
-                return await self._reload(watching, listener, auth)
+                return await self._reload(watching, listener, access)
 
-            app = web.Site(watching.fleet, watch, self._clock, reload).app(auth.middleware())
+            site = web.Site(watching.fleet, watch, self._clock, reload, impairment)
+            parts.callback(site.close)
+
+            def names() -> Collection[str]:
+                """Names of ours; where a password or a certificate is asked for, no page can borrow another."""
+                return {boundary.ANY} if access.asks or listener.is_tls else {*self._names, config.listen_host}
+
+            gates = boundary.middleware(names), Crowd().middleware(), access.middleware()
+            app = site.app(*gates)
+            parts.enter_context(watched_loop(impairment, self._log))
             listener = await parts.enter_async_context(
                 Listener(app, config.listen_host, config.listen_port, web_config.tls, self._log)
             )
@@ -108,7 +125,7 @@ class Daemon:
         await watching.apply(config)
         await watching.logs.apply(config.logs)
 
-    async def _reload(self, watching: "Watching", listener: Listener, auth: BasicAuth) -> str:
+    async def _reload(self, watching: "Watching", listener: Listener, access: AccessControl) -> str:
         """Read the files again; the reason why the old ones stay, or nothing."""
         try:
             config, web_config = self._load(), self._load_web()
@@ -117,7 +134,7 @@ class Daemon:
             return str(error)
         async with self._one_at_a_time:
             await self._settle(watching, config)
-            auth.use(web_config.users)
+            access.use(web_config.access)
             await listener.serve(web_config.tls)
         if (config.listen_host, config.listen_port) != listener.wanted:
             self._log.warning("listen_unchanged", why="a new address needs a restart")
@@ -165,23 +182,3 @@ class Watching:
         await self.roster.follow(nothing, self.fleet.stop)
         await self.fleet.stop()
         await self.logs.apply(nothing.logs)
-
-
-def spare_the_collector() -> None:
-    """Look for reference cycles among young objects only, nearly always.
-
-    What we keep of a thousand targets is a million objects without cycles; walking them all takes the better part of a
-    second, in which no scrape is on time. A poll's results live until the next one, so that the usual 700 objects make
-    every young object be walked in vain: a tenth of all CPU time.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 10, 10_000)
-
-
-def raise_file_limit() -> None:
-    """Allow as many open connections as the system lets us: the usual soft limit of 1,024 is below a big fleet."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65_536) if hard > 0 else 65_536, hard))

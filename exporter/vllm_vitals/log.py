@@ -13,6 +13,8 @@ import structlog
 from vllm_vitals.core.snapshot import EngineSnapshot, TargetSnapshot
 from vllm_vitals.core.states import State
 
+MAX_CHANGES = 20  # engines of one target that a poll tells of one by one
+
 Logger = structlog.stdlib.BoundLogger
 
 
@@ -61,10 +63,15 @@ def get_logger() -> Logger:
 def log_transitions(log: Logger, before: TargetSnapshot | None, now: TargetSnapshot) -> None:
     """Tell what a poll changed: every engine that entered a state, and a target that began or ceased to answer."""
     known = {engine.key: engine.state for engine in before.engines} if before is not None else {}
-    for engine in now.engines:
-        old = known.get(engine.key)
-        if engine.state is not old and not (old is None and engine.state is State.UNKNOWN):
-            _state_change(log, old, engine, now)
+    changed = [
+        engine
+        for engine in now.engines
+        if engine.state is not known.get(engine.key) and (engine.key in known or engine.state is not State.UNKNOWN)
+    ]
+    for engine in changed[:MAX_CHANGES]:
+        _state_change(log, known.get(engine.key), engine, now)
+    if len(changed) > MAX_CHANGES:
+        log.warning("more_states_changed", target=now.target, engines=len(changed) - MAX_CHANGES)
     if before is None or before.up != now.up or before.reason != now.reason:
         if now.up:
             log.info("target_up", target=now.target, version=now.version, dialect=now.dialect)

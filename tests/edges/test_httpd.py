@@ -16,7 +16,8 @@ from vllm_vitals import log as logs
 from vllm_vitals.clock import Clock
 from vllm_vitals.scrape.target import joined
 from vllm_vitals.serve import httpd
-from vllm_vitals.serve.httpd import HttpFault, Runner
+from vllm_vitals.serve.access import Access
+from vllm_vitals.serve.httpd import HttpFault, HttpServer
 from vllm_vitals.serve.web_config import WebConfig
 from vllm_vitals.simulator.scenarios import scenario
 from vllm_vitals.simulator.server import SimulatedServer
@@ -38,7 +39,7 @@ BROKEN = {
     "an unknown encoding": f"POST /-/reload HTTP/1.1\r\nHost: x\r\n{AUTH}Content-Encoding: br\r\n{BODY}",
     "not HTTP": "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
 }
-NO_GZIP = f"POST /api/v1/logs HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\n{BODY}"
+NO_GZIP = f"POST /api/v1/logs HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Type: application/json\r\n{BODY}"
 
 
 async def answer(url: str, request: str) -> str:
@@ -63,7 +64,7 @@ def test_what_breaks_http_is_repeated_neither_in_the_answer_nor_in_the_log() -> 
 
     async def run() -> None:
         config = configured("http://127.0.0.1:1")
-        async with running(lambda: config, load_web=lambda: WebConfig(users=USERS)) as daemon:
+        async with running(lambda: config, load_web=lambda: WebConfig(access=Access(USERS))) as daemon:
             for what, request in BROKEN.items():
                 got = await answer(daemon.url, request)
                 assert got.startswith("HTTP/1.0 400 ") or (not got and what.startswith(("a long", "many"))), what
@@ -121,18 +122,14 @@ def test_a_flood_is_told_once_and_then_counted(monkeypatch: pytest.MonkeyPatch) 
     async def run() -> str:
         app = web.Application()
         app.router.add_get("/broken", broken)
-        runner = Runner(app, told.append)
-        await runner.setup()
-        try:
-            await httpd.listen(runner, "127.0.0.1", 0, "--listen")
-            url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        async with HttpServer(app, told.append) as server:
+            await server.listen("127.0.0.1", 0, "--listen")
+            url = f"http://127.0.0.1:{server.address[1]}"
             for _ in range(3):
                 await answer(url, BROKEN["no host"])
             monkeypatch.setattr(httpd, "REPEAT_S", 0.0)
             await answer(url, BROKEN["no host"])
             return await answer(url, "GET /broken HTTP/1.1\r\nHost: x\r\n\r\n")
-        finally:
-            await runner.cleanup()
 
     got = fed_time.run(run())
     assert [(each.fault, each.more) for each in told] == [(False, 0), (False, 2), (True, 0)]
@@ -158,17 +155,13 @@ def test_what_libraries_say_is_one_event_without_arguments_or_traceback() -> Non
 
 def test_an_address_that_cannot_be_listened_on_is_named_with_the_mend() -> None:
     async def run() -> None:
-        runner = Runner(web.Application())
-        await runner.setup()
-        try:
+        async with HttpServer(web.Application()) as server, HttpServer(web.Application()) as other:
             with pytest.raises(httpd.ListenError, match=r"on nosuch\.invalid:9999: .*; --listen takes another address"):
-                await httpd.listen(runner, "nosuch.invalid", 9999, "--listen")
-            await httpd.listen(runner, "127.0.0.1", 0, "--port")
-            port = runner.addresses[0][1]
+                await server.listen("nosuch.invalid", 9999, "--listen")
+            await server.listen("127.0.0.1", 0, "--port")
+            port = server.address[1]
             with pytest.raises(httpd.ListenError, match=f"on 127.0.0.1:{port}: .*in use; --port takes another"):
-                await httpd.listen(runner, "127.0.0.1", port, "--port")
-        finally:
-            await runner.cleanup()
+                await other.listen("127.0.0.1", port, "--port")
 
     fed_time.run(run())
     assert joined("::1", 9840) == "[::1]:9840"

@@ -241,6 +241,6 @@ def test_a_new_certificate_takes_the_old_ones_place_on_reload(tmp_path: Path) ->
 
 def test_without_a_web_config_nothing_changes() -> None:
     assert WebConfig().tls is None
-    assert dict(WebConfig().users) == {}
+    assert dict(WebConfig().access.users) == {}
     with pytest.raises(AttributeError):
-        WebConfig().users = {}  # type: ignore[misc]
+        WebConfig().tls = None  # type: ignore[misc]

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import fed_time
-from vllm_vitals.serve import basic_auth as gates
-from vllm_vitals.serve.basic_auth import BasicAuth, dummy_hash
+from vllm_vitals.serve import access as gates
+from vllm_vitals.serve.access import Access, AccessControl, dummy_hash
 from vllm_vitals.serve.web_config import WebConfigError, load
 
 SECRET = "correct horse"
@@ -26,7 +26,9 @@ def basic(name: str, password: str) -> dict[str, str]:
     return {"Authorization": "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()}
 
 
-async def serve(gate: BasicAuth, story: Callable[[str], Awaitable[None]], tls: ssl.SSLContext | None = None) -> None:
+async def serve(
+    gate: AccessControl, story: Callable[[str], Awaitable[None]], tls: ssl.SSLContext | None = None
+) -> None:
     async def page(_: web.Request) -> web.Response:
         return web.Response(text="inside")
 
@@ -63,7 +65,7 @@ def test_only_the_right_name_with_the_right_password_comes_in() -> None:
         assert await status(url, basic("bob", SECRET)) == 401
         assert await status(url) == 401
 
-    fed_time.run(serve(BasicAuth(USERS), story))
+    fed_time.run(serve(AccessControl(Access(USERS)), story))
 
 
 def test_the_costly_check_runs_once_for_who_is_known_and_each_time_for_who_is_not(
@@ -81,7 +83,7 @@ def test_the_costly_check_runs_once_for_who_is_known_and_each_time_for_who_is_no
         await status(url, basic("bob", "guess"))
         assert checked[1:] == [dummy_hash(USERS)] * 2
 
-    fed_time.run(serve(BasicAuth(USERS), story))
+    fed_time.run(serve(AccessControl(Access(USERS)), story))
 
 
 @pytest.mark.parametrize("cost", [4, 9, 14])
@@ -91,13 +93,13 @@ def test_an_unknown_name_costs_as_much_as_the_costliest_known_one(cost: int) -> 
 
 
 def test_users_that_are_taken_out_are_out_at_once() -> None:
-    gate = BasicAuth(USERS)
+    gate = AccessControl(Access(USERS))
 
     async def story(url: str) -> None:
         assert await status(url, basic("ann", SECRET)) == 200
-        gate.use({"ann": bcrypt.hashpw(b"new", bcrypt.gensalt(4))})
+        gate.use(Access({"ann": bcrypt.hashpw(b"new", bcrypt.gensalt(4))}))
         assert await status(url, basic("ann", SECRET)) == 401
-        gate.use({})
+        gate.use(Access())
         assert await status(url) == 200
 
     fed_time.run(serve(gate, story))
@@ -111,26 +113,27 @@ def test_a_flood_of_guesses_is_turned_away_instead_of_queued(monkeypatch: pytest
             await release.wait()
             return False
 
-        monkeypatch.setattr(gates.asyncio, "to_thread", slow)
+        monkeypatch.setattr(AccessControl, "_matches", slow)
         async with aiohttp.ClientSession() as session:
 
             async def guess(n: int) -> int:
                 async with session.get(url, headers=basic("ann", str(n))) as response:
                     return response.status
 
-            guesses = [asyncio.create_task(guess(n)) for n in range(gates.MAX_WAITING + 5)]
+            most = gates.MAX_WAITING_OF_ONE + 1  # one is checked while the others wait
+            guesses = [asyncio.create_task(guess(n)) for n in range(most + 5)]
             done, _ = await asyncio.wait(guesses, return_when=asyncio.FIRST_COMPLETED)
             assert {task.result() for task in done} == {503}
             release.set()
             answers = await asyncio.gather(*guesses)
-        assert sorted(answers) == [401] * gates.MAX_WAITING + [503] * 5
+        assert sorted(answers) == [401] * most + [503] * 5
 
-    fed_time.run(serve(BasicAuth(USERS), story))
+    fed_time.run(serve(AccessControl(Access(USERS)), story))
 
 
 def test_what_is_remembered_is_bounded_and_holds_no_password() -> None:
     users = {f"u{n}": bcrypt.hashpw(SECRET.encode(), bcrypt.gensalt(4)) for n in range(30)}
-    gate = BasicAuth(users)
+    gate = AccessControl(Access(users))
 
     async def story(url: str) -> None:
         for name in users:
@@ -188,12 +191,12 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 def test_an_empty_file_serves_anyone_without_tls(tmp_path: Path) -> None:
     config = load(write(tmp_path, ""))
     assert config.tls is None
-    assert config.users == {}
+    assert config.access.users == {}
 
 
 def test_the_users_do_not_show_when_the_config_is_printed(tmp_path: Path) -> None:
     config = load(write(tmp_path, f"basic_auth_users: {{ann: '{HASH}'}}"))
-    assert config.users == USERS
+    assert config.access.users == USERS
     assert HASH not in repr(config)
 
 
@@ -243,7 +246,7 @@ def test_pages_come_over_tls_with_files_named_beside_the_config(tmp_path: Path, 
         with pytest.raises(aiohttp.ClientConnectorCertificateError):
             await status(url)
 
-    fed_time.run(serve(BasicAuth({}), story, load(files(tmp_path, authority)).tls))
+    fed_time.run(serve(AccessControl(Access()), story, load(files(tmp_path, authority)).tls))
 
 
 def test_a_client_without_the_wanted_certificate_stays_outside(tmp_path: Path, authority: trustme.CA) -> None:
@@ -258,7 +261,7 @@ def test_a_client_without_the_wanted_certificate_stays_outside(tmp_path: Path, a
             with pytest.raises(aiohttp.ClientError):
                 await status(url, context=stranger)
 
-    fed_time.run(serve(BasicAuth({}), story, load(files(tmp_path, authority, text)).tls))
+    fed_time.run(serve(AccessControl(Access()), story, load(files(tmp_path, authority, text)).tls))
 
 
 def test_an_old_protocol_is_refused(tmp_path: Path, authority: trustme.CA) -> None:
@@ -269,4 +272,4 @@ def test_an_old_protocol_is_refused(tmp_path: Path, authority: trustme.CA) -> No
         with pytest.raises(aiohttp.ClientError):
             await status(url, context=old)
 
-    fed_time.run(serve(BasicAuth({}), story, load(files(tmp_path, authority, ", min_version: TLS13")).tls))
+    fed_time.run(serve(AccessControl(Access()), story, load(files(tmp_path, authority, ", min_version: TLS13")).tls))

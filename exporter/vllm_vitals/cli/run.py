@@ -23,6 +23,12 @@ from vllm_vitals.serve.web_config import WebConfig
 @click.option("--shard", type=SHARD, default="1/1", help='Watch only a share of the targets, such as "2/5".')
 @click.option("--web.config.file", "web_file", type=FILE, help="TLS and basic auth, in Prometheus' format.")
 @click.option(
+    "--web.allowed-hosts",
+    "hosts",
+    default="",
+    help="More names that the pages may be asked for under, comma-separated; * for any.",
+)
+@click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
 )
 def run(
@@ -33,6 +39,7 @@ def run(
     histograms: str | None,
     shard: Shard,
     web_file: Path | None,
+    hosts: str,
     log_level: str,
 ) -> None:
     """Watch vLLM servers and serve what is known: metrics, a status page, JSON.
@@ -54,4 +61,5 @@ def run(
     def load_web() -> WebConfig:
         return WebConfig() if web_file is None else web_config.load(web_file)
 
-    asyncio.run(Daemon(load, shard=shard, load_web=load_web).run())
+    names = {host.strip().lower().rstrip(".") for host in hosts.split(",") if host.strip()}
+    asyncio.run(Daemon(load, shard=shard, load_web=load_web, names=names).run())

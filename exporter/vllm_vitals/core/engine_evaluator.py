@@ -18,6 +18,7 @@ from vllm_vitals.core.thresholds import Thresholds
 from vllm_vitals.core.window import Window
 
 # A proven state outlives a spell in which the server answers without metrics, with its age.
+NOT_LOOKED = "vllm-vitals itself could not look: that says nothing about the server"
 OUTLIVES_BLINDNESS = (State.STALLED, State.DEATH_SPIRAL, State.THRASHING)
 
 
@@ -76,7 +77,7 @@ class EngineEvaluator:
         )
 
     def miss(self, at: float, failed: State | None) -> EngineSnapshot:
-        """A poll without a sample. ``failed`` is down or blind once proven; None before, when nothing changes."""
+        """A poll without a sample. ``failed`` is down, blind or unknown from then on; None before: nothing changes."""
         self._count(at)
         now = self._now
         if failed is None:
@@ -84,10 +85,12 @@ class EngineEvaluator:
             return self._now
         age = at - (now.at if now.at is not None else at)
         proven = now.state in OUTLIVES_BLINDNESS and age <= self._limits.blind_hold
-        if failed is State.BLIND and proven:
+        if failed in (State.BLIND, State.UNKNOWN) and proven:
             said = f"its metrics have been unreadable for {age:.0f} s: this is what they showed last"
             return self._publish(now.state, at, now.at, evidence=now.evidence, advice=now.advice, unknown=(said,))
         self._machine.clear()  # what it did before proves nothing any more
+        if failed is State.UNKNOWN:
+            return self._publish(failed, at, now.at, unknown=(NOT_LOOKED,))
         return self._publish(failed, at, now.at, advice=advise(failed, None, {}, None, {}))
 
     def _count(self, at: float) -> None:

@@ -16,7 +16,11 @@ from typing import NamedTuple
 from vllm_vitals.core.incremental import Blocks, ParsedBody, Rows
 from vllm_vitals.core.sample_line import COMMENT, SAMPLE, is_sound, read, shown
 
+# What one body may ask of us. vLLM 0.32 has 614 lines an engine, 215 of them wanted, 92 families; the longest is 1 KiB.
 MAX_SERIES = 200_000
+MAX_WANTED = 60_000
+MAX_FAMILIES = 5_000
+MAX_LINE = 256 * 1024  # characters; a list of hundreds of LoRA adapters stands in one label
 _HUGE = re.compile(rb"(?m)^[^\n]{65536,}")
 _PART = re.compile(r"_(bucket|sum|count)$")
 
@@ -90,6 +94,8 @@ def split(body: bytes, max_series: int = MAX_SERIES) -> Blocks:
     if not body.endswith(b"\n") or body.startswith(b"<"):
         raise _unfinished(body)
     opening = b"# HELP " if b"\n# HELP " in body else b"# TYPE "
+    if (families := body.count(b"\n# TYPE ")) > MAX_FAMILIES:
+        raise ExpositionError("too_many_series", f"{families} families, more than the limit of {MAX_FAMILIES}")
     texts = body.split(b"\n" + opening)
     texts[-1] = texts[-1][:-1]
     return Blocks(opening, texts)
@@ -106,9 +112,11 @@ def learn(blocks: Blocks, wanted: frozenset[str] | None = None) -> Exposition:
             lines = block.decode().split("\n")
         except UnicodeDecodeError:
             lines = _salvage(block, seen)
+            _refuse_long_line(lines)
             _rows(text, lines, seen, last=last)
             rows.append(None)
         else:
+            _refuse_long_line(lines)
             rows.append(_rows(text, lines, seen, last=last))
         seen.line += len(lines)
     ended = next((line for line in reversed(lines) if line.strip()), "").startswith("# EOF")
@@ -123,6 +131,13 @@ def learn(blocks: Blocks, wanted: frozenset[str] | None = None) -> Exposition:
         blocks = Blocks(b"", [])  # a series on two lines: every body has to be checked again
     skeleton = ParsedBody(blocks, rows, seen.values)
     return Exposition(seen.series, frozenset(seen.families), skeleton, seen.faults, ended)
+
+
+def _refuse_long_line(lines: list[str]) -> None:
+    """Bound what one line may cost before it is looked at."""
+    longest = max(map(len, lines))
+    if longest > MAX_LINE:
+        raise ExpositionError("too_large", f"a line of {longest} characters, more than the limit of {MAX_LINE}")
 
 
 def _salvage(block: bytes, seen: "_Seen") -> list[str]:
@@ -228,6 +243,8 @@ def _read_lines(lines: list[str], samples: list[re.Match[str] | None], seen: _Se
         if number in seen.foreign:
             seen.blame(name, seen.foreign[number])
             continue
+        if seen.wanted is not None and len(seen.series) >= MAX_WANTED:
+            raise ExpositionError("too_many_series", f"more than the limit of {MAX_WANTED} series of vLLM's engines")
         slot = seen.slots.setdefault((name, frozenset(labels.items())), len(seen.series))
         if slot == len(seen.series):
             seen.series.append(Series(name, labels))

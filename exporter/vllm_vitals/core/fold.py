@@ -19,6 +19,7 @@ from vllm_vitals.vllm.routes import HttpKey, counted
 Values = list[float]
 TOLERANCE = 0.01  # a ratio or gauge this far outside its range is rounding, not nonsense
 MAX_LABEL_VALUES = 16  # closed sets in vLLM have at most 6
+MAX_BUCKETS = 256  # vLLM's widest histogram has 40: more is nonsense that every poll and page would pay for
 OTHER = "other"
 
 
@@ -170,7 +171,7 @@ def _share(members: Sequence[Member]) -> _Buckets:
     slot_of = {float(m.labels["le"]): m.slot for m in members if m.part == "bucket"}
     parts = {m.part: m.slot for m in members if m.part != "bucket"}
     bounds = sorted(slot_of)
-    if len(bounds) < 2 or bounds[-1] != inf or len(slot_of) + len(parts) != len(members):
+    if not 2 <= len(bounds) <= MAX_BUCKETS or bounds[-1] != inf or len(slot_of) + len(parts) != len(members):
         raise ValueError("not a histogram")
     slots = [slot_of[bound] for bound in bounds]
     first, last = slots[0], slots[-1]

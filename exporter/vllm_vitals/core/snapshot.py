@@ -116,13 +116,15 @@ class Canary:
     detail: str = ""
 
 
-# The closed set of reasons; those in DOWN_REASONS mean nothing answered, all others that something did.
+# The closed set of reasons. Those in DOWN_REASONS mean nothing answered; those in OUR_REASONS are ours (our own limits
+# kept us from looking) and prove nothing about the server; all others mean that something answered.
 SCRAPE_ERRORS = (
     "refused", "dns", "unreachable", "timeout", "tls", "unauthorized", "not_found", "http_error", "redirect",
     "not_metrics", "no_vllm_metrics", "empty", "too_large", "too_many_series", "truncated", "encoding", "malformed",
-    "duplicate", "protocol",
+    "duplicate", "protocol", "over_budget", "impaired",
 )  # fmt: skip
 DOWN_REASONS = frozenset({"refused", "dns", "unreachable"})
+OUR_REASONS = frozenset({"over_budget", "impaired"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """One target's judge: scrapes in, `TargetSnapshot` out. The daemon, `check` and replay all judge through this.
 
 A failed scrape counts by reason; three in a row are down (nothing answers) or blind (something answers, but its
-metrics don't). An engine that a good scrape no longer lists three times in a row is forgotten.
+metrics don't). Where we ourselves could not look, nothing is said of the server: the third in a row is unknown. An
+engine that a good scrape no longer lists three times in a row is forgotten.
 """
 
 from collections.abc import Mapping
@@ -13,8 +14,10 @@ from vllm_vitals.core.dp_imbalance import flag_imbalance
 from vllm_vitals.core.engine_evaluator import EngineEvaluator
 from vllm_vitals.core.exposition import ExpositionError
 from vllm_vitals.core.sample import TargetSample
+from vllm_vitals.core.series_index import MAX_ENGINES
 from vllm_vitals.core.snapshot import (
     DOWN_REASONS,
+    OUR_REASONS,
     SCRAPE_ERRORS,
     Canary,
     EngineKey,
@@ -41,6 +44,8 @@ class TargetEvaluator:
         self._judges: dict[Identity, EngineEvaluator] = {}
         self._absent: dict[Identity, int] = {}
         self._failures: list[str] = []
+        self._kept_from_looking = 0
+        self._slowed = ""
         self._errors = dict.fromkeys(SCRAPE_ERRORS, 0)
         self._invalid: dict[str, int] = {}
         self._learned: dict[str, str] = {}
@@ -57,6 +62,11 @@ class TargetEvaluator:
     def canary(self, result: Canary) -> None:
         """Take in a canary's end; the next good scrape is judged with it."""
         self._canaries.tell(result)
+
+    def slow_down(self, skipped: int, why: str) -> None:
+        """Count polls that were left out because reading the target costs too much; ``why`` says so while it lasts."""
+        self._errors["over_budget"] += skipped
+        self._slowed = why
 
     def observe(self, scrape: Scrape) -> TargetSnapshot:
         """Judge one attempt to read the target. Where its times step back, engines are judged as if they had not."""
@@ -75,6 +85,7 @@ class TargetEvaluator:
 
     def _seen(self, scrape: Scrape, sample: TargetSample) -> TargetSnapshot:
         self._failures.clear()
+        self._kept_from_looking = 0
         for family, count in sample.invalid.items():
             self._invalid[family] = self._invalid.get(family, 0) + count
         settings = {**sample.settings, **self._learned}
@@ -87,13 +98,18 @@ class TargetEvaluator:
             engines.append(
                 judge.miss(scrape.at, None) if engine is None else judge.observe(scrape.at, engine, settings, canary)
             )
-        return self._snapshot(scrape, flag_imbalance(engines), up=True, sample=sample)
+        return self._snapshot(scrape, flag_imbalance(engines), up=True, detail=self._slowed, sample=sample)
 
     def _missed(self, scrape: Scrape, reason: str, detail: str) -> TargetSnapshot:
         self._errors[reason] = self._errors.get(reason, 0) + 1
-        self._failures = [*self._failures, reason][-self._limits.failures :]
         failed = None
-        if len(self._failures) >= self._limits.failures:
+        if reason in OUR_REASONS:  # says nothing of the server; what it said last holds as long as after its own faults
+            self._kept_from_looking += 1
+            failed = State.UNKNOWN if self._kept_from_looking >= self._limits.failures else None
+        else:
+            self._kept_from_looking = 0
+            self._failures = [*self._failures, reason][-self._limits.failures :]
+        if failed is None and len(self._failures) >= self._limits.failures:
             failed = State.DOWN if DOWN_REASONS.issuperset(self._failures) else State.BLIND
         if not self._judges:
             self._judge((self._model_name, ""))
@@ -119,7 +135,8 @@ class TargetEvaluator:
                 self._absent.pop(identity, None)
                 continue
             self._absent[identity] = self._absent.get(identity, 0) + 1
-            if self._absent[identity] >= self._limits.failures or not identity[1]:
+            crowded = len(self._judges) > MAX_ENGINES  # engines under new names at every scrape
+            if self._absent[identity] >= self._limits.failures or not identity[1] or crowded:
                 del self._judges[identity], self._absent[identity]
 
     def _snapshot(

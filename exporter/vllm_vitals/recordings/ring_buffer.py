@@ -36,6 +36,9 @@ class ScrapeRingBuffer:
     def push(self, scrape: Scrape) -> None:
         """Add the newest scrape."""
         kept = _Kept(replace(scrape, body=None), scrape.body is not None)
+        if scrape.body is not None and len(scrape.body) > self._max_bytes:
+            self.clear()  # alone more than may be kept: packing it would be in vain
+            return
         if scrape.body is not None:
             if self._newest is not None and self._body is not None:
                 self._newest.packed = pack(self._body, scrape.body)
@@ -44,6 +47,11 @@ class ScrapeRingBuffer:
         self._kept.append(kept)
         while self._kept and (self._kept[0].scrape.at < scrape.at - self._seconds or self.nbytes > self._max_bytes):
             self._drop_oldest()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._kept.clear()
+        self._body, self._newest, self._packed_bytes = None, None, 0
 
     @property
     def nbytes(self) -> int:

@@ -25,11 +25,14 @@ from yarl import URL
 from vllm_vitals import __version__
 from vllm_vitals.core.exposition import burden
 from vllm_vitals.core.snapshot import Scrape
+from vllm_vitals.impairment import Impairment, is_ours, out_of_descriptors
 from vllm_vitals.scrape import reasons
 from vllm_vitals.scrape.canary import CanaryError
 from vllm_vitals.scrape.target import Target, Tls, joined, shown
 
 MAX_SECRET_BYTES = 64 * 1024
+LATE_S = 0.5
+NO_DESCRIPTORS = "vllm-vitals has no file descriptor left for it: raise the limit of open files (ulimit -n)"
 CANARY_ID = "vllm-vitals-canary-"  # how the request ids begin by which the server's log knows canaries
 # vLLM's own route answers plain text only; asking for it keeps proxies and old versions from answering OpenMetrics,
 # whose writer turns vLLM's colons into underscores. Identity: vLLM never compresses, and we need not inflate.
@@ -58,8 +61,11 @@ class FetchError(Exception):
 class Fetcher:
     """The connections to all targets. One request per target is in flight at most, so connections are bounded too."""
 
-    def __init__(self, clock: Callable[[], float], max_body: int = 16 * 1024**2) -> None:
+    def __init__(
+        self, clock: Callable[[], float], max_body: int = 16 * 1024**2, impairment: Impairment | None = None
+    ) -> None:
         self._clock = clock
+        self._impairment = impairment or Impairment(clock)
         self._max_body = max_body
         self._urls: dict[str, URL] = {}
         self._contexts: dict[Tls, tuple[object, ssl.SSLContext]] = {}
@@ -91,8 +97,21 @@ class Fetcher:
             failure = _classify(error, started=bool(body))
         duration = asyncio.get_running_loop().time() - begun
         if failure is not None:
+            failure = self._whose(failure, duration, target.timeout)
             return Scrape(at, duration, None, failure.reason, failure.detail)
         return Scrape(at, duration, bytes(body))
+
+    def _whose(self, failure: FetchError, duration: float, timeout: float) -> FetchError:
+        """The same failure, unless it is ours: then `impaired`, which says nothing about the server."""
+        if failure.reason == "dns" and out_of_descriptors():
+            failure = FetchError("impaired", NO_DESCRIPTORS)
+        if failure.reason == "timeout":
+            lag = max(self._impairment.lag(duration), duration - timeout)
+            if lag >= max(LATE_S, timeout / 2):
+                return FetchError("impaired", f"vllm-vitals itself stood still for {lag:.1f} s and could not listen")
+        if failure.reason == "impaired":
+            self._impairment.meet("file_descriptors", failure.detail)
+        return failure
 
     async def ask(self, target: Target) -> tuple[Mapping[str, str], str]:
         """Settings and version that a server tells outside its metrics; what it does not tell is left out."""
@@ -276,6 +295,9 @@ def _status_text(status: int, target: Target) -> str:
 def _classify(error: Exception, started: bool) -> FetchError:
     """A transport error as a reason. ``started`` means that part of a body had come."""
     text = _words(error)
+    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    if is_ours(cause):
+        return FetchError("impaired", NO_DESCRIPTORS if cause.errno in (errno.EMFILE, errno.ENFILE) else _words(cause))
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return FetchError("dns", f"the name {error.host} has no address: {_words(error.os_error)}")
     if isinstance(error, aiohttp.ClientSSLError | ssl.SSLError):

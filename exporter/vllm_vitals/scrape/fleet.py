@@ -7,6 +7,7 @@ costs the others nothing, and a target that is removed leaves nothing behind.
 import asyncio
 import contextlib
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 from vllm_vitals.clock import Clock
 from vllm_vitals.config.loader import Config
@@ -41,6 +42,7 @@ class Fleet:
         self, fetcher: Fetcher, clock: Clock, log: Logger, settings_from_logs: SettingsFromLogs = _silence
     ) -> None:
         self._fetcher, self._clock, self._log, self._settings_from_logs = fetcher, clock, log, settings_from_logs
+        self._beside = ThreadPoolExecutor(1, thread_name_prefix="judge")  # one: costly targets wait for each other
         self._running: dict[str, tuple[Poller, list[asyncio.Task[None]]]] = {}
         self._histograms = ""
         self._flight: Flight | None = None
@@ -77,6 +79,7 @@ class Fleet:
             self._fetcher.ask,
             self._settings_from_logs,
             self._record,
+            self._beside,
         )
         spread = min(target.interval, len(config.targets) / FIRST_POLLS_PER_S)
         wait = spread * phase(target.name)
@@ -112,6 +115,7 @@ class Fleet:
         """End every poller, and every recording with them."""
         await _end(task for _, tasks in self._running.values() for task in tasks)
         self._running = {}
+        self._beside.shutdown(wait=False, cancel_futures=True)
         await self._close_recorder()
 
 

@@ -1,20 +1,23 @@
 """One target: fetch, judge, render, on its own schedule.
 
 Inputs: a `Target`, a way to fetch it, its judge. Outputs: the newest `TargetSnapshot` and its rendered families,
-replaced whole after each poll. Invariant: polls of one target never overlap, and whatever happens in one, the next
-comes.
+replaced whole after each poll. Invariant: polls of one target never overlap, whatever happens in one, the next comes,
+and what is large or costly is read beside the event loop.
 """
 
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Executor
 from math import ceil, floor
+from time import thread_time
 
 from vllm_vitals.clock import Clock
 from vllm_vitals.core.render import Families, Histograms, TargetRenderer
 from vllm_vitals.core.snapshot import Canary, Scrape, TargetSnapshot
 from vllm_vitals.core.target_evaluator import TargetEvaluator
 from vllm_vitals.log import Logger, log_transitions
+from vllm_vitals.scrape.budget import Budget
 from vllm_vitals.scrape.target import Target
 
 MAX_TICK_S = 0.25
@@ -57,13 +60,16 @@ class Poller:
         probe_server: ProbeServer | None = None,
         settings_from_logs: SettingsFromLogs | None = None,
         record: Record | None = None,
+        beside: Executor | None = None,
     ) -> None:
         self.target = target
         self.snapshot: TargetSnapshot | None = None
         self.families: Families = {}
         self._fetch, self._evaluator, self._clock, self._log = fetch, evaluator, clock, log
         self._probe_server, self._settings_from_logs = probe_server, settings_from_logs
-        self._record = record
+        self._record, self._beside = record, beside
+        self._canaries: list[Canary] = []
+        self._budget, self._is_slowed = Budget(target.interval), False
         self._renderer = TargetRenderer(target.labels, histograms, target.service_class)
 
     async def run(self, first_wait: float) -> None:
@@ -75,12 +81,14 @@ class Poller:
             await asyncio.sleep(on_tick(due, interval) - loop.time())
             await self.poll()
             # a poll may end after its next point was due: that one is skipped, not made up for
-            due = next_due(max(due, loop.time() - interval / 2), interval, offset)
+            usual = next_due(max(due, loop.time() - interval / 2), interval, offset)
+            due = max(usual, next_due(self._budget.free_at - interval, interval, offset))
+            self._slow_down(round((due - usual) / interval), due - loop.time())
 
     def on_canary(self, result: Canary) -> None:
         """Hand the evaluator a canary's end; one event a change of outcome."""
         before = self.snapshot.canary if self.snapshot is not None else None
-        self._evaluator.canary(result)
+        self._canaries.append(result)
         if result.outcome != (before.outcome if before is not None else "ok"):
             say = self._log.info if result.outcome == "ok" else self._log.warning
             say("canary", target=self.target.name, outcome=result.outcome, why=result.detail)
@@ -93,8 +101,13 @@ class Poller:
         try:
             if self._settings_from_logs is not None:
                 self._evaluator.learn(self._settings_from_logs(self.target.name))
-            now = self._evaluator.observe(scrape)
-            self.families = self._renderer.render(now, self._clock.skew)
+            if self._beside is None or self._budget.is_light(len(scrape.body or b"")):
+                now, families, cost = self._judge(scrape)
+            else:
+                judging = asyncio.get_running_loop().run_in_executor(self._beside, self._judge, scrape)
+                now, families, cost = await judging
+            self.families = families
+            self._budget.spend(asyncio.get_running_loop().time(), cost)
             if self._record is not None:
                 self._record(scrape, now)
         except Exception as error:  # the one place where a bug must not end the watch
@@ -103,3 +116,23 @@ class Poller:
         before, self.snapshot = self.snapshot, now
         log_transitions(self._log, before, now)
         return now
+
+    def _judge(self, scrape: Scrape) -> tuple[TargetSnapshot, Families, float]:
+        """Judge and render; also what that cost in CPU seconds. Runs in one thread at a time."""
+        begun = thread_time()
+        canaries, self._canaries = self._canaries, []
+        for result in canaries:
+            self._evaluator.canary(result)
+        now = self._evaluator.observe(scrape)
+        return now, self._renderer.render(now, self._clock.skew), thread_time() - begun
+
+    def _slow_down(self, skipped: int, wait: float) -> None:
+        """Say that polls are left out, once, and once that none are any more."""
+        if skipped <= 0 and not self._is_slowed:
+            return
+        why = f"its answers cost too much to read: the next look is in {wait:.0f} s" if skipped > 0 else ""
+        self._evaluator.slow_down(max(0, skipped), why)
+        if bool(why) != self._is_slowed:
+            self._is_slowed = bool(why)
+            say, event = (self._log.warning, "over_budget") if why else (self._log.info, "within_budget")
+            say(event, target=self.target.name, why=why or "it is polled at its interval again")

@@ -12,7 +12,8 @@ from aiohttp import web
 
 from vllm_vitals.log import Logger
 from vllm_vitals.scrape.target import joined
-from vllm_vitals.serve.httpd import HttpFault, Runner, listen
+from vllm_vitals.serve import connections
+from vllm_vitals.serve.httpd import HttpFault, HttpServer
 
 
 class Listener:
@@ -20,11 +21,16 @@ class Listener:
 
     def __init__(self, app: web.Application, host: str, port: int, tls: ssl.SSLContext | None, log: Logger) -> None:
         self._log = log
-        self._runner = Runner(app, self._log_fault, shutdown_timeout=2.0)
+        self._server = HttpServer(app, self._log_fault, most=connections.most())
         self.wanted = host, port
         self.host, self.port = self.wanted
         self._tls = tls
-        self._site: web.TCPSite | None = None
+        self._listens = False
+
+    @property
+    def is_tls(self) -> bool:
+        """Whether it speaks TLS now."""
+        return self._tls is not None
 
     @property
     def url(self) -> str:
@@ -33,28 +39,27 @@ class Listener:
 
     async def serve(self, tls: ssl.SSLContext | None) -> None:
         """Listen, with or without TLS; a new context takes the old one's place without a connection being cut."""
-        if self._site is not None and tls is None and self._tls is None:
+        if self._listens and tls is None and self._tls is None:
             return
-        if self._site is not None:
-            await self._site.stop()
         self._tls = tls
-        self._site = await listen(self._runner, self.wanted[0], self.port, "--listen", tls)
-        self.host, self.port = self._runner.addresses[0][:2]
+        await self._server.listen(self.wanted[0], self.port, "--listen", tls)
+        self._listens = True
+        self.host, self.port = self._server.address
 
     async def close(self) -> None:
         """End; answers under way are given."""
-        await self._runner.cleanup()
+        await self._server.close()
 
     def _log_fault(self, fault: HttpFault) -> None:
         say, event = (self._log.error, "request_failed") if fault.fault else (self._log.warning, "bad_request")
         say(event, error=fault.error, client=fault.client, more=fault.more)
 
     async def __aenter__(self) -> Self:
-        await self._runner.setup()
+        await self._server.__aenter__()
         try:
             await self.serve(self._tls)
         except BaseException:
-            await self._runner.cleanup()
+            await self._server.close()
             raise
         return self
 

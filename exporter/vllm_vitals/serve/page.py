@@ -8,6 +8,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from urllib.parse import urlencode
 
 from vllm_vitals.core.snapshot import Advice, EngineKey, EngineSnapshot, TargetSnapshot
@@ -85,6 +86,7 @@ class Page:
     left_out: int
     only: str
     refresh: str
+    impaired: Sequence[str] = ()
 
 
 def build(
@@ -93,10 +95,11 @@ def build(
     logged: Logged = lambda _: {},
     asked: Asked = Asked(),
     nothing: str = "no target has been tried yet",
+    impaired: Mapping[str, str] = MappingProxyType({}),
 ) -> Page:
     """The page for these targets as of ``now`` (our own time). ``logged`` tells what logs say beside the metrics.
 
-    ``nothing`` is what it says where there is no engine to show.
+    ``nothing`` is what it says where there is no engine to show; ``impaired`` is what keeps vllm-vitals from looking.
     """
     targets = [target for target in snapshots if not asked.only or target.target == asked.only]
     engines = sorted(
@@ -120,6 +123,7 @@ def build(
         left_out=max(0, len(rest) - MAX_ROWS),
         only=asked.only,
         refresh=asked.address({row.key for row in cards if row.unfolded}),
+        impaired=list(impaired.values()),
     )
 
 
@@ -162,7 +166,7 @@ def _row(
         unfolded=ours in asked.unfolded,
         toggle=f"{asked.address({*asked.unfolded} ^ {ours})}#{ours}",
         server=server,
-        problem="" if target.up else f"{target.reason}: {target.detail}",
+        problem=target.detail if target.up else f"{target.reason}: {target.detail}",
     )
 
 

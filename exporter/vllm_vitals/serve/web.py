@@ -5,9 +5,7 @@ but by POST; everything on the page is escaped; nothing served holds a credentia
 """
 
 import platform
-import zlib
-from asyncio import to_thread
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 
 import jinja2
 import orjson
@@ -19,27 +17,25 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from vllm_vitals import __version__
 from vllm_vitals.clock import Clock
 from vllm_vitals.core.render import OPENMETRICS, TEXT, Families, join, render_samples
+from vllm_vitals.core.snapshot import TargetSnapshot
+from vllm_vitals.impairment import KINDS, Impairment
 from vllm_vitals.logs.watch import LogWatch
 from vllm_vitals.scrape.fleet import Fleet
 from vllm_vitals.serve import page, views
-
-COMPRESS_FROM = 64 * 1024
-_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'; "
-    "base-uri 'none'; form-action 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
-}
+from vllm_vitals.serve.bodies import HEADERS, SharedBodies
 
 Reload = Callable[[], Coroutine[None, None, str]]
+Sample = tuple[str, dict[str, str], float]
 
 
 class Site:
     """Handlers over one fleet and its logs."""
 
-    def __init__(self, fleet: Fleet, logs: LogWatch, clock: Clock, reload: Reload) -> None:
+    def __init__(
+        self, fleet: Fleet, logs: LogWatch, clock: Clock, reload: Reload, impairment: Impairment | None = None
+    ) -> None:
         self._fleet, self._logs, self._clock, self._reload = fleet, logs, clock, reload
+        self._impairment = impairment or Impairment(clock.now)
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         self._build = render_samples(
@@ -49,6 +45,11 @@ class Site:
             loader=jinja2.PackageLoader("vllm_vitals.serve"), autoescape=True, undefined=jinja2.StrictUndefined
         )
         self._page = templates.get_template("status.html")
+        self._bodies = SharedBodies()
+
+    def close(self) -> None:
+        """End."""
+        self._bodies.close()
 
     def app(self, *gates: Middleware) -> web.Application:
         """The application, without access log or state of its own. ``gates`` decide who may come in."""
@@ -69,36 +70,50 @@ class Site:
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
         openmetrics = "application/openmetrics-text" in request.headers.get("Accept", "")
         pollers = self._fleet.pollers
+        own = render_samples(self._own_samples())
         logs = render_samples(self._logs.samples({poller.target.name for poller in pollers}))
-        parts: list[Families] = [self._build, logs, *(poller.families for poller in pollers)]
+        parts: list[Families] = [self._build, own, logs, *(poller.families for poller in pollers)]
         write = generate_openmetrics if openmetrics else generate_latest
-        body = join(parts, openmetrics, write(self._registry).removesuffix(b"# EOF\n"))
+        more = write(self._registry).removesuffix(b"# EOF\n")
         headers = {"Content-Type": OPENMETRICS if openmetrics else TEXT}
-        if len(body) >= COMPRESS_FROM and "gzip" in request.headers.get("Accept-Encoding", ""):
-            body = await to_thread(_gzip, body)
-            headers["Content-Encoding"] = "gzip"
-        return web.Response(body=body, headers=headers)
+        return await self._bodies.send(
+            request, ("metrics", openmetrics), lambda: join(parts, openmetrics, more), headers
+        )
+
+    def _own_samples(self) -> Iterator[Sample]:
+        """What is known of ourselves."""
+        active = self._impairment.active()
+        for kind in KINDS:
+            yield "monitor_impaired", {"reason": kind}, float(kind in active)
+        yield "event_loop_lag_seconds", {}, round(self._impairment.lag(), 3)
 
     async def _status(self, request: web.Request) -> web.StreamResponse:
         snapshots = [poller.snapshot for poller in self._fleet.pollers if poller.snapshot is not None]
         only = request.query.get("target", "")
         unfolded = [key for key in request.query.getall("open", []) if len(key) == page.FOLD_LETTERS]
+        asked = page.Asked(only, frozenset(unfolded[: page.MAX_CARDS]))
         lost = bool(only) and all(poller.target.name != only for poller in self._fleet.pollers)
-        drawn = page.build(
-            snapshots,
-            self._clock.now(),
-            self._logs.truncation,
-            page.Asked(only, frozenset(unfolded[: page.MAX_CARDS])),
-            f"no target is called {only}" if lost else "no target has been tried yet",
-        )
-        text = self._page.render(page=drawn, version=__version__)
-        return web.Response(status=404 if lost else 200, text=text, content_type="text/html")
+        nothing = f"no target is called {only}" if lost else "no target has been tried yet"
+        now, impaired = self._clock.now(), self._impairment.active()
+        logged = {snapshot.target: self._logs.truncation(snapshot) for snapshot in _drawn_at_length(snapshots)}
+
+        def draw() -> bytes:
+            drawn = page.build(snapshots, now, lambda target: logged.get(target.target, {}), asked, nothing, impaired)
+            return self._page.render(page=drawn, version=__version__).encode(errors="replace")
+
+        headers = {"Content-Type": "text/html; charset=utf-8"}
+        return await self._bodies.send(request, ("page", asked), draw, headers, 404 if lost else 200)
 
     async def _engines(self, request: web.Request) -> web.StreamResponse:
         now, skew = self._clock.now(), self._clock.skew
-        snapshots = (poller.snapshot for poller in self._fleet.pollers if poller.snapshot is not None)
-        answer = {"now": now + skew, "targets": [views.target(s, now, skew) for s in views.worst_first(snapshots)]}
-        return web.Response(body=orjson.dumps(answer), content_type="application/json")
+        snapshots = [poller.snapshot for poller in self._fleet.pollers if poller.snapshot is not None]
+        impaired = dict(self._impairment.active())
+
+        def tell() -> bytes:
+            targets = [views.target(each, now, skew) for each in views.worst_first(snapshots)]
+            return orjson.dumps({"now": now + skew, "impaired": impaired, "targets": targets})
+
+        return await self._bodies.send(request, "engines", tell, {"Content-Type": "application/json"})
 
     async def _healthy(self, _: web.Request) -> web.StreamResponse:
         return web.Response(text="healthy\n")
@@ -111,18 +126,19 @@ class Site:
             return web.Response(status=503, text=f"{untried} of {len(pollers)} targets not tried yet\n")
         return web.Response(text="ready\n")
 
-    async def _reloaded(self, request: web.Request) -> web.StreamResponse:
-        if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
-            return web.Response(status=403, text="a page of another site may not reload this\n")
+    async def _reloaded(self, _: web.Request) -> web.StreamResponse:
         why = await self._reload()
         return web.Response(
             status=500 if why else 200, text=f"{why}\nthe old config stays in force\n" if why else "reloaded\n"
         )
 
 
-def _gzip(body: bytes) -> bytes:
-    packer = zlib.compressobj(1, zlib.DEFLATED, 31)
-    return packer.compress(body) + packer.flush()
+def _drawn_at_length(snapshots: Sequence[TargetSnapshot]) -> Sequence[TargetSnapshot]:
+    """The targets that may get a card: those in trouble; all where there are few."""
+    if len(snapshots) <= page.FEW:
+        return snapshots
+    troubled = [each for each in snapshots if any(engine.state.severity != "ok" for engine in each.engines)]
+    return views.worst_first(troubled)[: page.MAX_CARDS]
 
 
 @web.middleware
@@ -134,7 +150,8 @@ async def _safely(
         response = await handler(request)
     except web.HTTPException as error:
         response = web.Response(status=error.status, text=f"{error.status} {error.reason}\n", headers=_allow(error))
-    response.headers.update(_HEADERS)
+    if not response.prepared:
+        response.headers.update(HEADERS)
     return response
 
 

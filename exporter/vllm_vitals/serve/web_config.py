@@ -5,7 +5,7 @@ repeats what may be a password.
 """
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,8 +13,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from vllm_vitals.config import strict_yaml
+from vllm_vitals.serve.access import READ, WRITE, Access
 
 MAX_BYTES = 1024 * 1024
+MIN_TOKEN, MAX_TOKEN = 16, 4096
 _HASH = r"^\$2[abxy]\$(0[4-9]|1[0-4])\$[./A-Za-z0-9]{53}$"  # cost 14 takes a second; 31 would take a day
 
 
@@ -38,18 +40,26 @@ class _Http(_Model):
     http2: bool = False  # part of the format; we speak HTTP/1.1 either way
 
 
+class _Roles(_Model):
+    read: list[str] = []
+    write: list[str] = []
+
+
 class _File(_Model):
     tls_server_config: _Tls | None = None
     http_server_config: _Http = _Http()
     basic_auth_users: dict[str, Annotated[str, Field(pattern=_HASH)]] = {}
+    # ours, beside what the format has
+    roles: _Roles | None = None
+    push_token_files: dict[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class WebConfig:
-    """How our pages are served: over TLS or not, and to whom (bcrypt hashes by user; nobody listed means anyone)."""
+    """How our pages are served: over TLS or not, and to whom (nobody listed means anyone)."""
 
     tls: ssl.SSLContext | None = None
-    users: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    access: Access = field(default_factory=Access)
 
 
 def load(path: Path) -> WebConfig:
@@ -62,7 +72,36 @@ def load(path: Path) -> WebConfig:
         raise WebConfigError(f"{path}: {_explain(error.errors(include_input=False)[0])}") from None
     tls = file.tls_server_config
     users = {name: hashed.encode() for name, hashed in file.basic_auth_users.items()}
-    return WebConfig(None if tls is None else _context(path, tls), users)
+    tokens = {source: _token(path, source, name) for source, name in file.push_token_files.items()}
+    access = Access(users, _roles(path, users, file.roles), tokens)
+    return WebConfig(None if tls is None else _context(path, tls), access)
+
+
+def _roles(path: Path, users: Collection[str], roles: _Roles | None) -> Mapping[str, frozenset[str]]:
+    """What each user may do. Without roles everyone may do everything."""
+    if roles is None:
+        return {}
+    named = {READ: set(roles.read), WRITE: set(roles.write)}
+    unknown = sorted(set().union(*named.values()) - set(users))
+    if unknown:
+        raise WebConfigError(f"{path}: roles: {unknown[0][:60]!a} is none of basic_auth_users")
+    left_out = sorted(set(users) - set().union(*named.values()))
+    if left_out:
+        raise WebConfigError(f"{path}: roles: {left_out[0][:60]!a} has none: name it under read, write or both")
+    return {user: frozenset(role for role, members in named.items() if user in members) for user in users}
+
+
+def _token(path: Path, source: str, name: str) -> bytes:
+    """A push source's token, from its file beside the web config."""
+    where = f"{path}: push_token_files.{source[:60]}"
+    try:
+        with (path.parent / name).open("rb") as file:
+            token = file.read(MAX_TOKEN + 1).strip()
+    except OSError as error:
+        raise WebConfigError(f"{where}: cannot read {name}: {error.strerror}") from None
+    if not MIN_TOKEN <= len(token) <= MAX_TOKEN or not token.isascii() or len(token.split()) != 1:
+        raise WebConfigError(f"{where}: {name} must hold one token of {MIN_TOKEN} to {MAX_TOKEN} characters")
+    return token
 
 
 def _explain(problem: Any) -> str:

@@ -14,7 +14,7 @@ import orjson
 from aiohttp import web
 
 from vllm_vitals.scrape.target import joined
-from vllm_vitals.serve.httpd import Runner, listen
+from vllm_vitals.serve.httpd import HttpServer
 from vllm_vitals.simulator.families import Dialect
 from vllm_vitals.simulator.logs import STATS_INTERVAL_S, VERSION, LogWriter
 from vllm_vitals.simulator.request import Request
@@ -59,25 +59,21 @@ class SimulatedServer:
     @contextlib.asynccontextmanager
     async def serve(self, host: str, port: int) -> AsyncIterator[tuple[str, int]]:
         """Listen on `host`:`port` (0 takes a free one) until the context ends; yields the address. Raises OSError."""
-        runner = Runner(self._app(), handler_cancellation=True, shutdown_timeout=1.0)
-        await runner.setup()
-        try:
-            site = await listen(runner, host, port, "--port")
-            address = runner.addresses[0][:2]
+        async with HttpServer(self._app(), shutdown_s=1.0, handler_cancellation=True) as server:
+            await server.listen(host, port, "--port")
+            address = server.address
             if self._write_log is not None:
                 url = f"http://{joined(*address)}"
                 self._log = LogWriter(self._write_log, self.world.epoch, url, self._log_requests)
                 self.world.advance(0.0)
                 if self.world.up:
                     self._log.started(self.world, 0.0)
-            ticking = asyncio.create_task(self._tick(runner, site, *address))
+            ticking = asyncio.create_task(self._tick(server, *address))
             try:
                 yield address[0], address[1]
             finally:
                 ticking.cancel()
                 await asyncio.gather(ticking, return_exceptions=True)
-        finally:
-            await runner.cleanup()
 
     def sync(self) -> None:
         """Bring the simulation to the clock's time, with the statistics lines that are due on the way."""
@@ -91,17 +87,16 @@ class SimulatedServer:
 
     # ------------------------------------------------------------------ inside
 
-    async def _tick(self, runner: Runner, site: web.TCPSite, host: str, port: int) -> None:
-        open_site: web.TCPSite | None = site
+    async def _tick(self, server: HttpServer, host: str, port: int) -> None:
+        listens = True
         while True:
             self.sync()
             answering = self.world.up or self.world.answers
-            if open_site is not None and not answering:
-                await open_site.stop()
-                open_site = None
-            elif open_site is None and answering:
-                open_site = web.TCPSite(runner, host, port, reuse_address=True)
-                await open_site.start()
+            if listens and not answering:
+                await server.stop_listening()
+            elif not listens and answering:
+                await server.listen(host, port, "--port")
+            listens = answering
             await asyncio.sleep(_TICK_S)
 
     def _happened(self, happening: Happening) -> None:

@@ -1,0 +1,119 @@
+"""Large answers: built once for all who ask at the same time, away from the event loop, and sent within a deadline.
+
+Input: what builds a body; requests. Output: responses. Invariant: readers, however many and slow, hold a bounded number
+of bodies, and none holds one for longer than `WRITE_S`.
+"""
+
+import asyncio
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from aiohttp import web
+
+WRITE_S = 20.0  # Prometheus gives up on a scrape after 10 s unless told otherwise
+CHUNK = 64 * 1024
+FEW = 4  # bodies that may be on their way at once; beyond, a new reader gets one that is up to `SHARED_S` old
+SHARED_S = 1.0
+MAX_LAST = 8
+COMPRESS_FROM = 64 * 1024
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'; "
+    "base-uri 'none'; form-action 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+
+
+@dataclass(slots=True, eq=False)
+class Body:
+    """What is sent, and to how many at the moment. ``built_at`` is the event loop's time."""
+
+    data: bytes
+    headers: Mapping[str, str]
+    status: int
+    built_at: float
+    readers: int = 0
+
+
+Build = Callable[[], bytes]
+
+
+class SharedBodies:
+    """Builds bodies, one at a time. What builds runs in a thread: it must only read what is never changed."""
+
+    def __init__(self) -> None:
+        self._builder = ThreadPoolExecutor(1, thread_name_prefix="render")
+        self._building: dict[Hashable, asyncio.Task[Body]] = {}
+        self._last: OrderedDict[Hashable, Body] = OrderedDict()
+        self.sending = 0  # different bodies on their way
+
+    async def send(
+        self, request: web.Request, key: Hashable, build: Build, headers: Mapping[str, str], status: int = 200
+    ) -> web.StreamResponse:
+        """Answer with what ``build`` makes; requests with the same ``key`` at the same time share it."""
+        packed = "gzip" in request.headers.get("Accept-Encoding", "")
+        body = await self._get((key, packed), build, headers, status, packed)
+        if len(body.data) <= CHUNK or request.method == "HEAD":
+            return web.Response(body=body.data, status=body.status, headers=body.headers)
+        self.sending += not body.readers
+        body.readers += 1
+        try:
+            return await stream(request, body)
+        finally:
+            body.readers -= 1
+            self.sending -= not body.readers
+
+    async def _get(self, key: Hashable, build: Build, headers: Mapping[str, str], status: int, packed: bool) -> Body:
+        now, last = asyncio.get_running_loop().time(), self._last.get(key)
+        if last is not None and self.sending >= FEW and now - last.built_at < SHARED_S:
+            return last
+        task = self._building.get(key)
+        if task is None:
+            task = self._building[key] = asyncio.create_task(self._build(build, headers, status, packed))
+            task.add_done_callback(lambda _: self._building.pop(key, None))
+        body = await asyncio.shield(task)
+        self._last[key] = body
+        self._last.move_to_end(key)
+        while len(self._last) > MAX_LAST:
+            self._last.popitem(last=False)
+        return body
+
+    async def _build(self, build: Build, headers: Mapping[str, str], status: int, packed: bool) -> Body:
+        loop = asyncio.get_running_loop()
+        data, is_packed = await loop.run_in_executor(self._builder, _built, build, packed)
+        more = {"Content-Encoding": "gzip"} if is_packed else {}
+        return Body(data, {**headers, **more}, status, loop.time())
+
+    def close(self) -> None:
+        """End; what is being built is finished."""
+        self._builder.shutdown(wait=False, cancel_futures=True)
+
+
+async def stream(request: web.Request, body: Body) -> web.StreamResponse:
+    """Send a large body piece by piece, within `WRITE_S`; who takes longer is hung up on."""
+    response = web.StreamResponse(status=body.status, headers={**HEADERS, **body.headers})
+    response.content_length = len(body.data)
+    view = memoryview(body.data)
+    try:
+        async with asyncio.timeout(WRITE_S):
+            await response.prepare(request)
+            for at in range(0, len(view), CHUNK):
+                await response.write(view[at : at + CHUNK])
+            await response.write_eof()
+    except TimeoutError:
+        if request.transport is not None:
+            request.transport.abort()
+        raise ConnectionResetError("the reader was too slow") from None
+    return response
+
+
+def _built(build: Build, packed: bool) -> tuple[bytes, bool]:
+    data = build()
+    if not packed or len(data) < COMPRESS_FROM:
+        return data, False
+    packer = zlib.compressobj(1, zlib.DEFLATED, 31)
+    return packer.compress(data) + packer.flush(), True

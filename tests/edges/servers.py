@@ -63,7 +63,6 @@ async def serving(reply: Reply, until: bytes = b"\r\n\r\n", tls: ssl.SSLContext 
             with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
                 await reply(await reader.readuntil(until), writer)
         finally:
-            open_writers.discard(writer)
             writer.close()
 
     server = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=tls)
@@ -72,9 +71,10 @@ async def serving(reply: Reply, until: bytes = b"\r\n\r\n", tls: ssl.SSLContext 
         yield f"{scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
         server.close()
-        for writer in list(open_writers):
-            writer.close()
+        for writer in open_writers:
+            writer.transport.abort()  # also one that still has to send what nobody reads
         await server.wait_closed()
+        await asyncio.sleep(0)
 
 
 def target(url: str, timeout: float = 5.0, **more: object) -> Target:

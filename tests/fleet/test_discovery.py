@@ -3,6 +3,7 @@ import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from threading import get_ident
 
 import orjson
 import pytest
@@ -12,6 +13,8 @@ from structlog.testing import CapturingLogger
 
 from tests import fed_time
 from vllm_vitals.core.snapshot import Scrape
+from vllm_vitals.scrape import discovery as discovery_module
+from vllm_vitals.scrape import target_groups
 from vllm_vitals.scrape.discovery import Discovery, DnsSource, FileSource, HttpSource, Source, resolve_name
 from vllm_vitals.scrape.target import Target
 from vllm_vitals.scrape.target_groups import MAX_FOUND, Found, SourceError, parse_groups
@@ -90,6 +93,52 @@ def test_a_broken_file_keeps_its_old_list_and_says_why_once(tmp_path: Path) -> N
     asyncio.run(discovery.refresh())
     assert addresses(discovery) == ["new:8000", "better:8000"]
     assert said(log)[-1][0] == "discovery_recovered"
+
+
+def test_the_same_content_is_parsed_once_whether_it_is_good_or_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed: list[str] = []
+    monkeypatch.setattr(discovery_module, "parse_groups", lambda w, c, g: parsed.append(w) or parse_groups(w, c, g))
+    good, bad = tmp_path / "good.json", tmp_path / "bad.yml"
+    good.write_text('[{"targets": ["a:8000"]}]')
+    bad.write_text("- {}\n" * 10)
+    discovery, log = watch(FileSource((str(good), str(bad))))
+    for _ in range(3):
+        asyncio.run(discovery.refresh())
+        good.touch()
+    assert sorted(parsed) == sorted([str(good), str(bad)])
+    assert len(said(log)) == 1
+    reply = Scrape(0.0, 0.1, b'[{"targets": ["a:8000"]}]')
+
+    async def fetch(_: Target) -> Scrape:
+        return reply
+
+    discovery, _ = watch(HttpSource("http://sd:80/targets"), fetch=fetch)
+    for _ in range(3):
+        asyncio.run(discovery.refresh())
+    assert parsed[2:] == ["http://sd:80/targets"]
+
+
+def test_a_large_file_is_parsed_beside_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[int] = []
+    monkeypatch.setattr(
+        discovery_module, "parse_groups", lambda w, c, g: threads.append(get_ident()) or parse_groups(w, c, g)
+    )
+    file = tmp_path / "targets.yml"
+    file.write_text("- {targets: ['a:1']}\n")
+    discovery, _ = watch(FileSource((str(file),)))
+    asyncio.run(discovery.refresh())
+    assert addresses(discovery) == ["a:1"]
+    assert get_ident() not in threads
+
+
+def test_yaml_is_bounded_in_nodes_and_given_up_when_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target_groups, "MAX_NODES", 100)
+    with pytest.raises(SourceError, match="more than 100 nodes: write it as JSON"):
+        parse_groups("x", b"- {}\n" * 200)
+    with pytest.raises(SourceError, match="nobody waits"):
+        parse_groups("x", b"- {targets: []}\n", lambda: True)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
@@ -189,10 +238,13 @@ def resolving(*answers: list[str] | Exception) -> Callable[[str, str, int], obje
     return resolve
 
 
-def test_failing_dns_keeps_the_last_list_and_a_name_without_records_empties_it() -> None:
+def test_failing_dns_keeps_the_last_list_and_a_name_without_records_empties_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(discovery_module, "ASK_AGAIN_S", 0.0)
     again = socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
     discovery, log = watch(
-        DnsSource(("vllm.svc",), "A", 8000), resolve=resolving(["10.0.0.2", "10.0.0.1"], again, TimeoutError(), [])
+        DnsSource(("vllm.svc",), "A", 8000), resolve=resolving(["10.0.0.2", "10.0.0.1"], again, TimeoutError(), [], [])
     )
     kept = []
     for _ in range(4):
@@ -202,6 +254,17 @@ def test_failing_dns_keeps_the_last_list_and_a_name_without_records_empties_it()
     assert kept == [both, both, both, []]
     assert said(log)[0][1] == "dns A vllm.svc: Temporary failure in name resolution"
     assert "no answer within" in said(log)[1][1]
+
+
+def test_dns_that_flaps_costs_no_target_its_past(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discovery_module, "ASK_AGAIN_S", 0.0)
+    again = socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+    both = ["10.0.0.1", "10.0.0.2"]
+    flaps = [both, [], both, again, [], both, [], again, both]
+    discovery, _ = watch(DnsSource(("vllm.svc",), "A", 8000), resolve=resolving(*flaps))
+    changes = [asyncio.run(discovery.refresh()) for _ in range(6)]
+    assert changes == [True, False, False, False, False, False]
+    assert addresses(discovery) == ["10.0.0.1:8000", "10.0.0.2:8000"]
 
 
 def test_one_dead_name_does_not_cost_the_others() -> None:

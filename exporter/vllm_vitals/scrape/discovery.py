@@ -1,15 +1,18 @@
 """Targets that come and go: file_sd and http_sd in Prometheus' formats, and DNS.
 
 Inputs: a `Source`, a way to fetch, a resolver. Output: the list that was found last. Invariant: a source that fails
-keeps its last good list and says why, once; one that answers replaces it at once, also by nothing.
+keeps its last good list and says why, once; one that answers replaces it at once, also by nothing. What it says is
+read beside the event loop, and the same content only once.
 """
 
 import asyncio
 import glob
+import hashlib
 import socket
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Event
 from typing import Literal
 
 from vllm_vitals.core.snapshot import Scrape
@@ -20,6 +23,7 @@ from vllm_vitals.scrape.target_groups import MAX_FOUND, Found, SourceError, pars
 MAX_FILE_BYTES = 16 * 1024 * 1024
 MAX_FILES = 1_000
 DNS_DEADLINE_S = 10.0
+ASK_AGAIN_S = 1.0  # a name that had records and has none is asked again before it is believed
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,10 @@ class Discovery:
         self._reader = _reader(source, fetch, resolve or resolve_name)
         self._said = ""
 
+    def close(self) -> None:
+        """End what is still being read."""
+        self._reader.gone.set()
+
     async def refresh(self) -> bool:
         """Read the source again; whether its list changed."""
         try:
@@ -77,10 +85,13 @@ class Discovery:
 
     async def run(self, changed: Callable[[], Awaitable[None]]) -> None:
         """Refresh at the source's pace until cancelled; ``changed`` is awaited after each change."""
-        while True:
-            await asyncio.sleep(self._reader.source.refresh)
-            if await self.refresh():
-                await changed()
+        try:
+            while True:
+                await asyncio.sleep(self._reader.source.refresh)
+                if await self.refresh():
+                    await changed()
+        finally:
+            self.close()
 
     def _say(self, problem: str) -> None:
         """Each new problem once, and once that it is over."""
@@ -92,31 +103,36 @@ class Discovery:
 
 
 def _reader(source: Source, fetch: Fetch, resolve: Resolve) -> "_Reader":
+    reader = _Reader(source)
     if isinstance(source, FileSource):
-        return _Reader(source, lambda: _matching(source.files), _read_file)
-    if isinstance(source, HttpSource):
-        return _Reader(source, lambda: [source.url], lambda _: _read_http(source, fetch))
-    return _Reader(source, lambda: source.names, lambda name: _read_dns(source, name, resolve))
+        reader.parts, reader.read_part = lambda: _matching(source.files), reader.read_file
+    elif isinstance(source, HttpSource):
+        reader.parts, reader.read_part = lambda: [source.url], lambda _: reader.read_http(source, fetch)
+    else:
+        reader.parts, reader.read_part = lambda: source.names, lambda name: reader.read_dns(source, name, resolve)
+    return reader
 
 
 class _Reader:
     """One source: each of its parts (file, URL, name) keeps its own last good list."""
 
-    def __init__(
-        self, source: Source, parts: Callable[[], Iterable[str]], read: Callable[[str], Awaitable[list[Found]]]
-    ) -> None:
+    parts: Callable[[], Iterable[str]]
+    read_part: Callable[[str], Awaitable[list[Found]]]
+
+    def __init__(self, source: Source) -> None:
         self.source = source
-        self._parts, self._read_part = parts, read
+        self.gone = Event()  # nobody waits any more for what is being read
         self._kept: dict[str, list[Found]] = {}
-        self._stamps: dict[str, object] = {}
+        self._known: dict[str, _Known] = {}
 
     async def read(self) -> tuple[list[Found], list[str]]:
         """What all parts say now, and what was wrong."""
-        parts, problems = list(self._parts()), []
+        parts, problems = list(self.parts()), []
         self._kept = {part: self._kept.get(part, []) for part in parts}
+        self._known = {part: self._known[part] for part in parts if part in self._known}
         for part in parts:
             try:
-                await self._refresh(part)
+                self._kept[part] = await self.read_part(part)
             except SourceError as error:
                 problems.append(str(error))
         found = [item for items in self._kept.values() for item in items]
@@ -124,14 +140,60 @@ class _Reader:
             problems.append(f"{len(found)} targets, more than {MAX_FOUND}: the rest is left out")
         return found[:MAX_FOUND], problems
 
-    async def _refresh(self, part: str) -> None:
-        stamp = _stamp(part) if isinstance(self.source, FileSource) else None
-        if stamp is not None and self._stamps.get(part) == stamp:
-            return
-        self._stamps.pop(part, None)
-        self._kept[part] = await self._read_part(part)
-        if stamp is not None:
-            self._stamps[part] = stamp  # only after success: a broken file is tried, and complained of, again
+    async def read_file(self, file: str) -> list[Found]:
+        """What a file says. One that did not change since is not even opened."""
+        stamp, known = _stamp(file), self._known.get(file)
+        if stamp is not None and known is not None and known.stamp == stamp:
+            return known.said()
+        return await self._parsed(file, file, await asyncio.to_thread(_content, file), stamp)
+
+    async def read_http(self, source: HttpSource, fetch: Fetch) -> list[Found]:
+        """What a service says."""
+        where = shown(source.url)
+        who, tls, deadline = source.credentials, source.tls, min(10.0, source.refresh)
+        reply = await fetch(Target(where, source.url, source.refresh, deadline, credentials=who, tls=tls))
+        if reply.body is None:
+            raise SourceError(f"{where}: {reply.reason}: {reply.detail}")
+        return await self._parsed(source.url, where, reply.body)
+
+    async def read_dns(self, source: DnsSource, name: str, resolve: Resolve) -> list[Found]:
+        """The addresses of a name."""
+        found = await _resolved(source, name, resolve)
+        if not found and self._kept.get(name):
+            await asyncio.sleep(ASK_AGAIN_S)
+            found = await _resolved(source, name, resolve)
+        return found
+
+    async def _parsed(self, part: str, where: str, content: bytes, stamp: object = None) -> list[Found]:
+        """Parse beside the event loop. Content that could not be parsed is not tried again either."""
+        digest, known = hashlib.sha256(content).digest(), self._known.get(part)
+        if known is None or known.digest != digest:
+            known = await asyncio.to_thread(_parse, where, content, digest, self.gone)
+        self._known[part] = replace(known, stamp=stamp)
+        return known.said()
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What content, by its digest, was found to say: targets, or why there are none."""
+
+    digest: bytes
+    found: list[Found]
+    problem: str = ""
+    stamp: object = None
+
+    def said(self) -> list[Found]:
+        """The targets. Raises `SourceError`."""
+        if self.problem:
+            raise SourceError(self.problem)
+        return self.found
+
+
+def _parse(where: str, content: bytes, digest: bytes, gone: Event) -> _Known:
+    try:
+        return _Known(digest, parse_groups(where, content, gone.is_set))
+    except SourceError as error:
+        return _Known(digest, [], str(error))
 
 
 def _matching(patterns: Iterable[str]) -> list[str]:
@@ -148,10 +210,6 @@ def _stamp(file: str) -> object:
     return now.st_mtime_ns, now.st_size, now.st_ino, now.st_dev
 
 
-async def _read_file(file: str) -> list[Found]:
-    return parse_groups(file, await asyncio.to_thread(_content, file))
-
-
 def _content(file: str) -> bytes:
     try:
         with Path(file).open("rb") as handle:
@@ -163,16 +221,7 @@ def _content(file: str) -> bytes:
     return content
 
 
-async def _read_http(source: HttpSource, fetch: Fetch) -> list[Found]:
-    where = shown(source.url)
-    who, tls = source.credentials, source.tls
-    reply = await fetch(Target(where, source.url, source.refresh, min(10.0, source.refresh), credentials=who, tls=tls))
-    if reply.body is None:
-        raise SourceError(f"{where}: {reply.reason}: {reply.detail}")
-    return parse_groups(where, reply.body)
-
-
-async def _read_dns(source: DnsSource, name: str, resolve: Resolve) -> list[Found]:
+async def _resolved(source: DnsSource, name: str, resolve: Resolve) -> list[Found]:
     try:
         async with asyncio.timeout(DNS_DEADLINE_S):
             addresses = await resolve(name, source.type, source.port)

@@ -1,17 +1,18 @@
 """Target groups: the format of Prometheus' file_sd and http_sd.
 
 Input: bytes, and what to call them in messages. Output: `Found` targets in order. Invariant: what is not wholly
-understood raises `SourceError` with the place; no input makes this slow or large.
+understood raises `SourceError` with the place; no input makes this large, or slower than `MAX_NODES` of YAML.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import orjson
 import yaml
 
 MAX_FOUND = 10_000  # targets from one source
+MAX_NODES = 200_000  # of YAML, which is slow: 10,000 targets with five labels each
 MAX_LABELS = 64
 MAX_TEXT = 1_024
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,63}", re.ASCII)
@@ -29,13 +30,13 @@ class Found:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
-def parse_groups(where: str, content: bytes) -> list[Found]:
+def parse_groups(where: str, content: bytes, is_given_up: Callable[[], bool] = lambda: False) -> list[Found]:
     """Targets of ``[{"targets": [...], "labels": {...}}]`` in JSON or YAML. Raises `SourceError`.
 
     ``__scheme__`` and ``__metrics_path__`` shape the address as in Prometheus; other labels that begin with ``__`` are
-    dropped.
+    dropped. ``is_given_up`` is asked now and then.
     """
-    groups = _document(where, content)
+    groups = _document(where, content, is_given_up)
     if not isinstance(groups, list):
         raise SourceError(f'{where}: expected a list of {{"targets": [...], "labels": {{...}}}}')
     found = []
@@ -54,14 +55,16 @@ def parse_groups(where: str, content: bytes) -> list[Found]:
     return found
 
 
-def _document(where: str, content: bytes) -> object:
+def _document(where: str, content: bytes, is_given_up: Callable[[], bool]) -> object:
     try:
         return orjson.loads(content)
     except orjson.JSONDecodeError as not_json:
         if content.lstrip()[:1] in (b"[", b"{") or not content.strip():
             raise SourceError(f"{where}: not JSON: {not_json}"[:300]) from None
     try:
-        return yaml.load(content, Loader=_Yaml)  # noqa: S506 - a SafeLoader
+        loader = _Yaml(content)
+        loader.is_given_up = is_given_up
+        return loader.get_single_data()
     except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise SourceError(f"{where}: neither JSON nor YAML: {' '.join(str(error).split())[:200]}") from None
 
@@ -69,9 +72,17 @@ def _document(where: str, content: bytes) -> object:
 class _Yaml(yaml.SafeLoader):
     """SafeLoader without aliases, which can make a small file an endless one."""
 
+    is_given_up: Callable[[], bool]
+    nodes = 0
+
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("aliases are not accepted")
+        self.nodes += 1
+        if self.nodes > MAX_NODES:
+            raise yaml.YAMLError(f"more than {MAX_NODES} nodes: write it as JSON")
+        if self.is_given_up():
+            raise yaml.YAMLError("nobody waits for it any more")
         return super().compose_node(parent, index)
 
 

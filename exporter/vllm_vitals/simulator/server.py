@@ -91,7 +91,7 @@ class SimulatedServer:
         listens = True
         while True:
             self.sync()
-            answering = self.world.up or self.world.answers
+            answering = bool(self.world.up or self.world.answers)
             if listens and not answering:
                 await server.stop_listening()
             elif not listens and answering:

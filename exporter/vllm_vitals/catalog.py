@@ -8,6 +8,8 @@ thing without the daemon, and why not where they can't.
 from dataclasses import dataclass
 from enum import StrEnum
 
+from vllm_vitals.vllm.names import PREFIX, wire
+
 NAMESPACE = "vllm_vitals_"
 ENGINE_LABELS = ("target", "model_name", "engine")
 TARGET_LABELS = ("target",)
@@ -92,7 +94,7 @@ NORMALISED = (
     _counter(
         "rejected_requests_total",
         "Requests refused because the queue was full (vLLM 0.32 on); on the server's first engine.",
-        no="no rule needs it: read vllm:admission_rejections_total itself",
+        no=f"no rule needs it: read {PREFIX}{wire('rejections')[0]} itself",
     ),
     _counter("prefix_cache_queries_total", "Tokens looked up in the prefix cache."),
     _counter("prefix_cache_hits_total", "Tokens found in the prefix cache."),

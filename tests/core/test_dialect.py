@@ -15,7 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from vllm_vitals.catalog import BY_NAME, NORMALISED, Kind
 from vllm_vitals.core.dialect import ExpositionError, Layout, normalise
 from vllm_vitals.core.sample import EngineSample, Identity, TargetSample
-from vllm_vitals.vllm.names import FAMILIES, WANTED
+from vllm_vitals.vllm.families import FAMILIES
+from vllm_vitals.vllm.names import WANTED
 
 DATA = Path(__file__).parents[1] / "data"
 VERSIONS = sorted(path.name for path in (DATA / "versions").iterdir())

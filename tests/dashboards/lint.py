@@ -12,7 +12,7 @@ import promql_parser
 
 from vllm_vitals.catalog import METRICS, Kind
 from vllm_vitals.dashboards import links
-from vllm_vitals.dashboards.promql import RAW_HISTOGRAMS
+from vllm_vitals.vllm.families import FAMILIES
 
 Json = dict[str, Any]
 ELSEWHERE = {"ALERTS", "ALERTS_FOR_STATE", "process_resident_memory_bytes", "process_cpu_seconds_total"}
@@ -157,7 +157,7 @@ def _known() -> set[str]:
         suffixes = ("_bucket", "_sum", "_count") if metric.kind is Kind.HISTOGRAM else ("",)
         known |= {metric.full_name + suffix for suffix in suffixes}
     return known | {
-        raw + suffix for raws in RAW_HISTOGRAMS.values() for raw in raws for suffix in ("_bucket", "_sum", "_count")
+        raw for row in FAMILIES for part in ("bucket", "sum", "count") if row.is_histogram for raw in row.wire(part)
     }
 
 

@@ -130,12 +130,12 @@ def test_a_requests_latencies_add_up():
     while engine.advance(100.0):
         pass
     sums = {name: histogram.sum for name, histogram in engine.stats.histograms.items()}
-    assert sums["time_to_first_token_seconds"] == pytest.approx(0.01)
-    assert sums["request_time_per_output_token_seconds"] == pytest.approx(0.01)
-    assert sums["e2e_request_latency_seconds"] == pytest.approx(0.11)
-    assert sums["request_decode_time_seconds"] == pytest.approx(0.10)
-    assert sums["request_prefill_time_seconds"] + sums["request_queue_time_seconds"] == pytest.approx(0.01)
-    assert sums["iteration_tokens_total"] == 111
+    assert sums["ttft_seconds"] == pytest.approx(0.01)
+    assert sums["tpot_seconds"] == pytest.approx(0.01)
+    assert sums["e2e_latency_seconds"] == pytest.approx(0.11)
+    assert sums["decode_time_seconds"] == pytest.approx(0.10)
+    assert sums["prefill_time_seconds"] + sums["queue_time_seconds"] == pytest.approx(0.01)
+    assert sums["iteration_tokens"] == 111
 
 
 def test_one_output_token_leaves_a_tpot_of_zero_as_in_vllm():
@@ -143,7 +143,7 @@ def test_one_output_token_leaves_a_tpot_of_zero_as_in_vllm():
     engine.add(Request(1, 0.0, 100, 1, 1, "length"))
     while engine.advance(100.0):
         pass
-    assert engine.stats.histograms["request_time_per_output_token_seconds"].counts[0] == 1
+    assert engine.stats.histograms["tpot_seconds"].counts[0] == 1
 
 
 def test_a_ramp_of_observations_lands_where_single_ones_would():

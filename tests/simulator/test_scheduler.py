@@ -212,7 +212,7 @@ def test_a_client_that_hangs_up_frees_its_blocks_and_counts_as_nothing():
     engine.abort(leaver)
     run(engine, [])
     assert engine.stats.responses == {"stop": 0, "length": 1, "abort": 0, "error": 0, "repetition": 0}
-    assert sum(engine.stats.histograms["time_to_first_token_seconds"].counts) == 2
+    assert sum(engine.stats.histograms["ttft_seconds"].counts) == 2
     assert engine.stats.kv_usage == 0
 
 

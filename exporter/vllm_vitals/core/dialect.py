@@ -14,7 +14,8 @@ from vllm_vitals.core.fold import HISTOGRAM
 from vllm_vitals.core.incremental import Blocks, apply_delta
 from vllm_vitals.core.sample import EngineSample, Identity, TargetSample
 from vllm_vitals.core.series_index import Engine, FamilySlot, Layout, index_series
-from vllm_vitals.vllm.names import ENGINE_STEMS, FAMILIES, WANTED
+from vllm_vitals.vllm.families import FAMILIES
+from vllm_vitals.vllm.names import ENGINE_STEMS, WANTED
 from vllm_vitals.vllm.routes import HttpKey
 
 __all__ = ["ExpositionError", "Layout", "normalise"]

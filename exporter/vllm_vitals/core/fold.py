@@ -201,6 +201,7 @@ PEAK = Fold(_slots, _peak)
 RATIO = Fold(_slots, _ratio)
 TOTAL = Fold(_slots, _total)
 EARLIEST = Fold(_slots, _earliest)
+NOTHING = Fold(_slots, lambda _, __: (None, 0))  # of what is known and not read
 DISTINCT = Fold(_slots, _distinct)
 ANSWERS = Fold(_by_route, _answers)
 CONCURRENT = Fold(_by_model, _concurrent)

@@ -15,21 +15,10 @@ from vllm_vitals.core.fold import Member
 from vllm_vitals.core.incremental import ParsedBody
 from vllm_vitals.core.places import PAGE, Place, Separation, separation
 from vllm_vitals.core.sample import TargetSample
-from vllm_vitals.vllm.names import (
-    CACHE_CONFIG,
-    CONFIG_NAMES,
-    HTTP,
-    KV_STORES,
-    KV_TRANSFERS,
-    SETTINGS,
-    WIRE,
-    Family,
-    Spelling,
-    era,
-    is_known,
-    prefix_of,
-    stem,
-)
+from vllm_vitals.vllm import cache_config
+from vllm_vitals.vllm.families import HTTP, KV_STORES, KV_TRANSFERS
+from vllm_vitals.vllm.family import Family
+from vllm_vitals.vllm.names import CONFIG_NAMES, WIRE, Spelling, era, family, is_known, prefix_of, stem, stems
 
 MAX_UNKNOWN = 1000
 MAX_ENGINES = 1024  # the widest expert-parallel deployments have some hundred ranks
@@ -142,7 +131,7 @@ def index_series(layout: Layout, exposition: Exposition) -> BodyFacts:
     for place, key in zip(engines, keys, strict=True):
         config = configs.get((place.server, place.engine)) or configs.get((place.server, None), {})
         # Up to 0.8.5, whose cache_config_info has no engine label, V1 counted its prefix cache in blocks.
-        block = 1.0 if "engine" in config else _number(config.get("block_size")) or 0.0
+        block = 1.0 if "engine" in config else _number(config.get(cache_config.BLOCK_SIZE)) or 0.0
         cells = _cells(layout, found[place], block)
         cells += [cell for other, theirs in shared.items() if place.shares(other) for cell in theirs]
         layout.engines.append(Engine(key, cells, _fixed(config, ranks[place.server], facts) | _zeros(cells, facts)))
@@ -155,7 +144,7 @@ def _sort(exposition: Exposition, apart: Separation, unread: Unread) -> dict[Pla
     faults: dict[tuple[str, int], Fault] = {}
     for name, fault in exposition.faults.items():
         if name in CONFIG_NAMES:
-            unread.refuse(CACHE_CONFIG, fault)
+            unread.refuse(cache_config.CACHE_CONFIG, fault)
         elif spelling := WIRE.get(name):
             faults[spelling.family.field, spelling.rank] = fault
             unread.refuse(spelling.family.name, fault)
@@ -163,18 +152,18 @@ def _sort(exposition: Exposition, apart: Separation, unread: Unread) -> dict[Pla
     for slot, one in enumerate(exposition.series):
         if (known := WIRE.get(one.name)) is None:
             continue
-        family = known.family
-        if family.only and one.labels.get(family.only[0]) != family.only[1]:
+        row = known.family
+        if row.only and one.labels.get(row.only[0]) != row.only[1]:
             continue
-        if unreadable := faults.get((family.field, known.rank)) or apart.refusal(family):
-            unread.refuse(family.name, unreadable)
+        if unreadable := faults.get((row.field, known.rank)) or apart.refusal(row):
+            unread.refuse(row.name, unreadable)
             continue
-        here = found[PAGE if family is HTTP else apart.place(one.labels, shared=family.shared)]
-        ranks = here.families.setdefault(family.field, {})
+        here = found[PAGE if row is HTTP else apart.place(one.labels, shared=row.shared)]
+        ranks = here.families.setdefault(row.field, {})
         ranks.setdefault(known.rank, []).append((known, Member(one.labels, known.part, slot)))
         if model := one.labels.get("model_name") or one.labels.get("model"):
             here.models[model] += 1
-            if family.field == "running":
+            if row.field == "running":
                 here.running.add(model)
     for place in [place for place, here in found.items() if apart.is_stray(place, here.families.keys())]:
         fault = Fault("duplicate", f"no label {', '.join(apart.labels)}: whose series it is cannot be told")
@@ -215,16 +204,18 @@ def _fixed(config: Config, ranks: int, facts: BodyFacts) -> dict[str, Any]:
 
     ``num_gpu_blocks`` is the sum over the server's ranks and stands on each of them (vllm/v1/engine/core_client.py).
     """
-    capacity = _number(config.get("kv_cache_size_tokens"))
-    blocks, size = _number(config.get("num_gpu_blocks")), _number(config.get("block_size"))
+    capacity = _number(config.get(cache_config.CAPACITY_TOKENS))
+    blocks, size = _number(config.get(cache_config.NUM_GPU_BLOCKS)), _number(config.get(cache_config.BLOCK_SIZE))
     if capacity is None and blocks and size:
         capacity = blocks * size / ranks
-    stored = any(name.startswith(KV_STORES) for name in facts.stems) or _number(config.get("kv_offloading_size"))
+    stored = any(name.startswith(KV_STORES) for name in facts.stems) or _number(
+        config.get(cache_config.OFFLOADING_SIZE)
+    )
     moved = any(name.startswith(KV_TRANSFERS) for name in facts.stems)
-    fetched = "num_requests_kv_fetch_by_stage" in facts.stems
+    fetched = not stems(family("kv_fetching")).isdisjoint(facts.stems)
     return {
         "kv_capacity_tokens": capacity,
-        "prefix_caching": {"true": True, "false": False}.get(config.get("enable_prefix_caching", "").lower()),
+        "prefix_caching": {"true": True, "false": False}.get(config.get(cache_config.PREFIX_CACHING, "").lower()),
         # None: what it asks of a connector decides
         "kv_restored": True if stored else False if moved else fetched or None,
         "recompute_counted": facts.era == "v0",
@@ -259,6 +250,6 @@ def _body_facts(exposition: Exposition, configs: Configs) -> BodyFacts:
     spoken = era(stems, labels)
     outer = [name for name in ("ray", "kserve") if any(prefix_of(wire).startswith(name) for wire in vllm)]
     config = next(iter(configs.values()), {})
-    settings = {name: config[name][:64] for name in SETTINGS if config.get(name, "None") != "None"}
+    settings = {name: config[name][:64] for name in cache_config.SETTINGS if config.get(name, "None") != "None"}
     unknown = frozenset(sorted(name[:128] for name in stems if not is_known(name))[:MAX_UNKNOWN])
     return BodyFacts(spoken, " ".join([spoken, *outer]), stems, unknown, settings)

@@ -6,9 +6,8 @@ is summed, so that redundant producers change no number.
 """
 
 from vllm_vitals.catalog import BY_NAME, ENGINE_LABELS, TARGET_LABELS, Kind, Metric
-from vllm_vitals.core.fold import HISTOGRAM
 from vllm_vitals.dashboards.site import Site
-from vllm_vitals.vllm.names import FAMILIES
+from vllm_vitals.vllm.names import wire
 
 RATE_RANGE = "$__rate_interval"
 BY_ENGINE = ", ".join(ENGINE_LABELS)
@@ -20,11 +19,6 @@ _SELECTORS = {"target": 'target=~"$target"', "model_name": 'model_name=~"$model_
 # whatever model is chosen.
 _OF_NAMELESS_TOO = frozenset({"state", "state_since_timestamp_seconds"})
 _OR_NAMELESS = {"model_name": 'model_name=~"$model_name|"', "engine": 'engine=~"$engine|"'}
-
-# vLLM's own names of the histograms, newest first and without prefix, for a Prometheus without the daemon.
-RAW_HISTOGRAMS = {
-    family.name: family.spellings for family in FAMILIES if BY_NAME.get(family.name, None) and family.fold is HISTOGRAM
-}
 
 
 def metric(name: str) -> Metric:
@@ -85,7 +79,7 @@ def histogram(name: str, site: Site, part: str = "bucket") -> str:
     ours = f"max by ({labels}) (rate({of.full_name}_{part}{selector(of)}[{RATE_RANGE}]))"
     if not site.native:
         return ours
-    raw = " or ".join(_raw(site.config.spellings, f"{raw}_{part}", labels) for raw in RAW_HISTOGRAMS[name])
+    raw = " or ".join(_raw(site.config.spellings, raw, labels) for raw in wire(name, part))
     # By engine, not by bucket: one writes le as 1, another as 1.0, and both together would count twice.
     return f"{ours} or (({raw}) unless on ({BY_ENGINE}) {ours})" if site.daemon else raw
 

@@ -18,7 +18,6 @@ from vllm_vitals.rules import (
     native_state,
     page,
     presence,
-    raw,
     routing,
     runbook,
     slo,
@@ -27,7 +26,9 @@ from vllm_vitals.rules import (
 from vllm_vitals.rules.config import Config
 from vllm_vitals.rules.lint import lint
 from vllm_vitals.rules.model import Group, Recording, dump, groups_dict
+from vllm_vitals.rules.slo import HISTOGRAMS
 from vllm_vitals.rules.transforms import PASSES, only_native
+from vllm_vitals.vllm.names import family
 
 
 def rules(config: Config, modes: frozenset[str] = frozenset(MODES)) -> dict[str, tuple[Group, ...]]:
@@ -99,7 +100,7 @@ def notes_on_slos(config: Config) -> list[str]:
     """One line for each SLO whose time lies between vLLM's buckets: no series says how many requests met it."""
     notes = []
     for slo_ in config.slos:
-        bounds = raw.BOUNDS[slo_.indicator]
+        bounds = family(HISTOGRAMS[slo_.indicator]).bounds(max_model_len=0)
         if slo_.seconds not in bounds:
             above = bisect_left(bounds, slo_.seconds)
             near = bounds[max(0, above - 1) : above + 1]

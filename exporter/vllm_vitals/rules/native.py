@@ -8,6 +8,9 @@ from vllm_vitals.rules import raw
 from vllm_vitals.rules.config import Config
 from vllm_vitals.rules.model import Recording
 from vllm_vitals.rules.promql import Fold, by, metric, number, on
+from vllm_vitals.vllm.cache_config import CACHE_CONFIG, PREFIX_CACHING
+from vllm_vitals.vllm.family import Wire
+from vllm_vitals.vllm.names import family, wire
 
 # R is taken over the shortest window that holds enough completions: the fast one, or one of these (s).
 _LONGER = (120, 180, 300, 600)
@@ -42,51 +45,45 @@ def _fold(config: Config) -> Fold:
 
 def normalised(config: Config) -> tuple[Recording, ...]:
     """vLLM's series under our names."""
-    waiting = raw.latest(config, ("num_requests_waiting_by_reason",), keep=("reason",))
-    total = raw.latest(config, ("num_requests_waiting",))
+    waiting = raw.latest(config, wire("waiting_by_reason"), keep=("reason",))
+    total = raw.latest(config, wire("waiting"))
     unsplit = f'label_replace({total}, "reason", "unsplit", "", "")'
-    usage = raw.latest(config, raw.KV_USAGE)
+    usage = raw.latest(config, wire("kv_usage"))
     window = _fold(config).range(fast(config))
-    highest = raw.folded(config, raw.KV_USAGE, function="max_over_time", window=window)
-    sources = {
-        "preemptions_total": ("num_preemptions_total",),
-        "prompt_tokens_total": ("prompt_tokens_total",),
-        "generation_tokens_total": ("generation_tokens_total",),
-        "prefix_cache_queries_total": raw.PREFIX_QUERIES,
-        "prefix_cache_hits_total": raw.PREFIX_HITS,
-    }
+    highest = raw.folded(config, wire("kv_usage"), function="max_over_time", window=window)
+    counters = ("preemptions", "prompt_tokens", "generation_tokens", "prefix_cache_queries", "prefix_cache_hits")
     return (
-        Recording(metric("requests_running"), raw.latest(config, ("num_requests_running",))),
+        Recording(metric("requests_running"), raw.latest(config, wire("running"))),
         Recording(metric("requests_waiting"), f"{waiting} or ({unsplit} unless {on(config.identity)} {waiting})"),
         # Values outside [0, 1] were seen (hybrid caches): they say nothing.
         Recording(metric("kv_cache_usage_ratio"), f"clamp_max(({usage}) >= 0 <= 1.01, 1)"),
         Recording(metric("kv_cache_usage_max_ratio"), f"clamp_max(({highest}) >= 0 <= 1.01, 1)"),
-        *(Recording(metric(ours), raw.latest(config, theirs)) for ours, theirs in sources.items()),
+        *(Recording(metric(family(field).name), raw.latest(config, wire(field))) for field in counters),
         Recording(
             metric("prompt_tokens_computed_total"),
-            raw.latest(config, ("prompt_tokens_by_source_total",), 'source="local_compute"'),
+            raw.latest(config, wire("prompt_tokens_computed"), 'source="local_compute"'),
         ),
-        Recording(metric("responses_total"), raw.latest(config, ("request_success_total",), keep=("finished_reason",))),
+        Recording(metric("responses_total"), raw.latest(config, wire("responses"), keep=("finished_reason",))),
         *(Recording(record, raw.latest(config, names, *matchers)) for record, names, matchers in _HELPERS),
     )
 
 
 # Counters that the catalogue does not carry but the derivations need: (record, vLLM's names, matchers).
-_HELPERS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
-    ("engine:vllm_steps:count", ("iteration_tokens_total_count",), ()),
-    ("engine:vllm_first_tokens:count", ("time_to_first_token_seconds_count",), ()),
-    ("engine:vllm_request_prompt_tokens:sum", ("request_prompt_tokens_sum",), ()),
-    ("engine:vllm_request_output_tokens:sum", ("request_generation_tokens_sum",), ()),
-    ("engine:vllm_request_output_tokens:count", ("request_generation_tokens_count",), ()),
-    ("engine:vllm_inter_token_latency_seconds:sum", raw.suffixed(raw.INTER_TOKEN, "_sum"), ()),
-    ("engine:vllm_inter_token_latency_seconds:count", raw.suffixed(raw.INTER_TOKEN, "_count"), ()),
+_HELPERS: tuple[tuple[str, tuple[Wire, ...], tuple[str, ...]], ...] = (
+    ("engine:vllm_steps:count", wire("steps"), ()),
+    ("engine:vllm_first_tokens:count", wire("ttft_seconds", "count"), ()),
+    ("engine:vllm_request_prompt_tokens:sum", wire("request_prompt_tokens", "sum"), ()),
+    ("engine:vllm_request_output_tokens:sum", wire("request_output_tokens", "sum"), ()),
+    ("engine:vllm_request_output_tokens:count", wire("request_output_tokens", "count"), ()),
+    ("engine:vllm_inter_token_latency_seconds:sum", wire("inter_token_latency_seconds", "sum"), ()),
+    ("engine:vllm_inter_token_latency_seconds:count", wire("inter_token_latency_seconds", "count"), ()),
     (
         "engine:vllm_inter_token_latency_seconds:within_1s",
-        raw.suffixed(raw.INTER_TOKEN, "_bucket"),
+        wire("inter_token_latency_seconds", "bucket"),
         (r'le=~"1|1\\.0"',),
     ),
-    ("engine:vllm_request_preemptions:count", ("request_num_preemptions_count",), ()),
-    ("engine:vllm_request_preemptions:at_most_1", ("request_num_preemptions_bucket",), (r'le=~"1|1\\.0"',)),
+    ("engine:vllm_request_preemptions:count", wire("request_preemptions", "count"), ()),
+    ("engine:vllm_request_preemptions:at_most_1", wire("request_preemptions", "bucket"), (r'le=~"1|1\\.0"',)),
 )
 
 
@@ -160,7 +157,7 @@ def _tax(config: Config) -> tuple[Recording, ...]:
     )
     server = tuple(label for label in config.identity if label != "model_name")
     every = f"0 * {metric('generation_tokens_total')}"
-    cached = _config_info(config, 'enable_prefix_caching=~"(?i:true)"')
+    cached = _config_info(config, f'{PREFIX_CACHING}=~"(?i:true)"')
     lost = (
         f"(({every}) and {on(config.identity)} ({_restored(config)}))"
         f" or (({every} + {number(limits.lost_share_prefix_caching)}) and {on(server)} {cached})"
@@ -198,8 +195,8 @@ def _config_info(config: Config, matcher: str) -> str:
     labels = tuple(label for label in config.identity if label != "model_name")
     choices = []
     for prefix in config.spellings:
-        choices.append(f'{prefix}cache_config_info{{engine!="",{matcher}}}')
-        choices.append(f'label_replace({prefix}cache_config_info{{engine="",{matcher}}}, "engine", "0", "", "")')
+        choices.append(f'{prefix}{CACHE_CONFIG}{{engine!="",{matcher}}}')
+        choices.append(f'label_replace({prefix}{CACHE_CONFIG}{{engine="",{matcher}}}, "engine", "0", "", "")')
     union = " or ".join(choices)
     return f'max {by(labels)} (label_replace({union}, "target", "$1", "instance", "(.+)"))'
 
@@ -210,10 +207,10 @@ def _restored(config: Config) -> str:
     Those that only move blocks from prefill to decode servers do it once a request (`vllm_vitals.vllm.names`).
     """
     window = _fold(config).range(600)
-    asked = raw.folded(config, ("external_prefix_cache_queries_total",), function="rate", window=window)
-    fetch = raw.latest(config, ("num_requests_kv_fetch_by_stage",))
-    moves = raw.latest(config, ("nixl_num_failed_transfers_total", "mooncake_num_failed_transfers_total"))
-    stores = raw.latest(config, ("kv_offload_load_bytes_total", "simple_kv_offload_load_blocks_total"))
+    asked = raw.folded(config, wire("external_queries"), function="rate", window=window)
+    fetch = raw.latest(config, wire("kv_fetching"))
+    moves = raw.latest(config, raw.either(wire("nixl_failures"), wire("mooncake_failures")))
+    stores = raw.latest(config, raw.either(wire("offload_loaded"), wire("simple_offload_loaded")))
     return f"((({asked}) > 0 or ({fetch}) >= 0) unless {on(config.identity)} (({moves}) >= 0)) or ({stores}) >= 0"
 
 

@@ -13,6 +13,7 @@ from vllm_vitals.rules.native import computed_prompts, fast, waiting_total
 from vllm_vitals.rules.native_evict import answers, boolean, preempted
 from vllm_vitals.rules.native_memory import KEPT_SINCE, changed
 from vllm_vitals.rules.promql import Fold, by, metric, number, on
+from vllm_vitals.vllm.names import wire
 
 # An engine that has vanished is remembered this long (s), so that its absence can be said.
 REMEMBERED = 3600
@@ -75,8 +76,8 @@ def _progress(config: Config) -> tuple[Recording, ...]:
         shift, step = f"{int(seconds)}s", config.evaluation_seconds
         # Since a ruler may see its own output one evaluation late, the samples are counted over one more.
         known = f"count_over_time(engine:vllm_work:requests{fold.range(seconds + step)}) > {int(seconds) // step}"
-        usage = raw.folded(config, raw.KV_USAGE, function="max_over_time", window=window)
-        before = raw.folded(config, raw.KV_USAGE, function="max_over_time", window=f"{window} offset {shift}")
+        usage = raw.folded(config, wire("kv_usage"), function="max_over_time", window=window)
+        before = raw.folded(config, wire("kv_usage"), function="max_over_time", window=f"{window} offset {shift}")
         return (
             f"(min_over_time(engine:vllm_work:requests{window}) > 0"
             f" and {identity} ({fold.rate('generation_tokens_total', seconds=seconds)} == 0)"
@@ -87,7 +88,7 @@ def _progress(config: Config) -> tuple[Recording, ...]:
         )
 
     finished = f"sum {by(config.identity)} ({metric('responses_total')}) > 0"
-    asleep = raw.latest(config, ("engine_sleep_state",), 'sleep_state="awake"')
+    asleep = raw.latest(config, wire("asleep"), 'sleep_state="awake"')
     # Until it is down, one that was found stalled and stopped answering is still stalled.
     lately = fold.range((limits.failures + 1) * config.scrape_seconds)
     return (
@@ -115,7 +116,7 @@ def _progress(config: Config) -> tuple[Recording, ...]:
 
 def _moving(config: Config) -> str:
     """Servers that are falling asleep, waking, or taking new weights (vLLM 0.31 on): no token is expected of them."""
-    names = ("rl_weight_update_operations_in_flight", "sleep_mode_operations_in_flight")
+    names = raw.either(wire("updating"), wire("moving"))
     series = " or ".join(prefix + name for name in names for prefix in config.spellings)
     return f'(max {by(config.target_identity)} (label_replace({series}, "target", "$1", "instance", "(.+)")) > 0)'
 

@@ -11,6 +11,7 @@ from vllm_vitals.rules.model import Alert, Recording, Scope, Severity
 from vllm_vitals.rules.promql import Fold, by, duration, metric, number
 from vllm_vitals.rules.selectors import but_batch
 from vllm_vitals.rules.text import COUNT, PERCENT, RATIO, ask, each, label, percent, preamble
+from vllm_vitals.vllm.names import wire
 
 HISTOGRAMS = {
     "ttft": "ttft_seconds",
@@ -51,7 +52,7 @@ def _per_model(config: Config, slo: Slo, le: str) -> str:
     fold = Fold(config.identity, config.evaluation_seconds)
     models = f'model_name=~"{slo.models}"'
     daemon = fold.rate(HISTOGRAMS[slo.indicator] + "_bucket", f'le=~"{le}"', models, seconds=_SHORT)
-    names = raw.suffixed(raw.INDICATORS[slo.indicator], "_bucket")
+    names = wire(HISTOGRAMS[slo.indicator], "bucket")
     native = raw.folded(config, names, f'le=~"{le}"', models, function="rate", window=fold.range(_SHORT))
     return f"sum {by(config.model_identity)} (({daemon} or {native}) {but_batch(config)})"
 

@@ -217,7 +217,7 @@ class Engine:
         stats.steps += 1
         if outputs:
             stats.generation_tokens += outputs
-            stats.histograms["iteration_tokens_total"].observe(outputs + computed)
+            stats.histograms["iteration_tokens"].observe(outputs + computed)
         self._last_output = self.now
         self._settle(done)
         done += step.failed
@@ -285,7 +285,7 @@ class Engine:
             self._speculation.book(stats, first * each, growth * each * each, steps, decoding)
         else:
             stats.histograms["inter_token_latency_seconds"].observe_ramp(first, growth, steps, decoding)
-            stats.histograms["iteration_tokens_total"].observe(decoding, steps)
+            stats.histograms["iteration_tokens"].observe(decoding, steps)
             stats.steps += steps
         self.now += _duration(first, growth, steps)
         self._last_output = self.now

@@ -10,9 +10,13 @@ from itertools import accumulate
 
 from prometheus_client import utils
 
-from vllm_vitals.simulator.families import Dialect, Family, families
+from vllm_vitals.simulator.families import Dialect, Row, families
 from vllm_vitals.simulator.settings import ServerSettings
 from vllm_vitals.simulator.stats import EngineStats
+from vllm_vitals.vllm import cache_config
+from vllm_vitals.vllm.cache_config import CACHE_CONFIG
+from vllm_vitals.vllm.families import PROCESS_START
+from vllm_vitals.vllm.names import PREFIX
 
 _Numbers = Callable[[EngineStats], Iterable[float]]
 
@@ -70,13 +74,13 @@ class Exposition:
 
     # ------------------------------------------------------------------ made once
 
-    def _series(self, family: Family) -> list[tuple[list[str], _Numbers]]:
+    def _series(self, family: Row) -> list[tuple[list[str], _Numbers]]:
         if family.kind == "histogram":
             return [self._histogram_series(family, rank) for rank in range(self._engines)]
         ranks = range(self._engines if family.per_engine else 1)
         return [self._plain_series(family, rank) for rank in ranks]
 
-    def _plain_series(self, family: Family, rank: int) -> tuple[list[str], _Numbers]:
+    def _plain_series(self, family: Row, rank: int) -> tuple[list[str], _Numbers]:
         common = self._common(rank, family.per_engine)
         if family.kind == "gauge" and self._pids:
             idle = (0.0,) * len(family.labels) * (len(self._pids) - 1)
@@ -88,21 +92,21 @@ class Exposition:
             return heads, lambda stats: (*family.values(stats), *idle)
         return [f"{family.name}{_braces(common | dict(own))} " for own in family.labels], family.values
 
-    def _histogram_series(self, family: Family, rank: int) -> tuple[list[str], _Numbers]:
+    def _histogram_series(self, family: Row, rank: int) -> tuple[list[str], _Numbers]:
         common = self._common(rank)
-        bounds = EngineStats(self._settings.max_model_len).histograms[family.source].bounds
+        bounds = EngineStats(self._settings.max_model_len).histograms[family.field].bounds
         edges = [_number(bound) for bound in (*bounds, float("inf"))]
         heads = [f"{family.name}_bucket{_braces({**common, 'le': edge})} " for edge in edges]
         heads += [f"{family.name}_count{_braces(common)} ", f"{family.name}_sum{_braces(common)} "]
 
         def numbers(stats: EngineStats) -> Iterable[float]:
-            histogram = stats.histograms[family.source]
+            histogram = stats.histograms[family.field]
             cumulative = list(accumulate(histogram.counts))
             return (*cumulative, cumulative[-1], histogram.sum)
 
         return heads, numbers
 
-    def _created_text(self, family: Family) -> str:
+    def _created_text(self, family: Row) -> str:
         if not self._created or family.kind == "gauge":
             return ""
         base = family.name.removesuffix("_total") if family.kind == "counter" else family.name
@@ -120,21 +124,21 @@ class Exposition:
         return {"engine": str(rank), **labels} if per_engine and self._dialect is not Dialect.V0 else labels
 
     def _cache_config_info(self) -> str:
-        header = _header("vllm:cache_config_info", "gauge", "Information of the LLMEngine CacheConfig")
+        header = _header(PREFIX + CACHE_CONFIG, "gauge", "Information of the LLMEngine CacheConfig")
         ranks = (None,) if self._dialect is Dialect.V0 else range(self._engines)
-        lines = [f"vllm:cache_config_info{_braces(self._cache_labels(rank))} 1.0\n" for rank in ranks]
+        lines = [f"{PREFIX}{CACHE_CONFIG}{_braces(self._cache_labels(rank))} 1.0\n" for rank in ranks]
         return header + "".join(lines)
 
     def _cache_labels(self, rank: int | None) -> dict[str, str]:
         settings = self._settings
         labels = {
-            "block_size": str(settings.block_size),
+            cache_config.BLOCK_SIZE: str(settings.block_size),
             "cache_dtype": "auto",
-            "enable_prefix_caching": str(settings.enable_prefix_caching),
+            cache_config.PREFIX_CACHING: str(settings.enable_prefix_caching),
             "gpu_memory_utilization": "0.9",
             "num_cpu_blocks": "None",
             # One API server that manages several engines sums their blocks (vllm/v1/engine/core_client.py).
-            "num_gpu_blocks": str(settings.num_gpu_blocks * self._engines),
+            cache_config.NUM_GPU_BLOCKS: str(settings.num_gpu_blocks * self._engines),
             "num_gpu_blocks_override": "None",
             "sliding_window": "None",
         }
@@ -147,9 +151,9 @@ class Exposition:
                 "effective_attention_block_size": str(settings.block_size), "hash_block_size": "None",
                 "enable_mamba_shared_prefix_checkpoint": "False", "is_attention_free": "False",
                 "kv_cache_dtype_skip_layers": "[]", "kv_cache_layout": "None",
-                "kv_cache_max_concurrency": str(windows), "kv_cache_memory_bytes": "None",
-                "kv_cache_size_tokens": str(settings.capacity_tokens), "kv_offloading_backend": "native",
-                "kv_offloading_size": "8.0" if settings.kv_offload else "None",
+                cache_config.CAPACITY_WINDOWS: str(windows), "kv_cache_memory_bytes": "None",
+                cache_config.CAPACITY_TOKENS: str(settings.capacity_tokens), "kv_offloading_backend": "native",
+                cache_config.OFFLOADING_SIZE: "8.0" if settings.kv_offload else "None",
                 "kv_sharing_fast_prefill": "False", "mamba_block_size": "None",
                 "mamba_cache_dtype": "auto", "mamba_cache_mode": "none", "mamba_page_size_padded": "None",
                 "mamba_ssm_cache_dtype": "float32", "prefix_cache_retention_interval": "0",
@@ -163,8 +167,8 @@ class Exposition:
         lines = [_header(name, kind, text) + f"{name} {_number(value)}\n" for name, kind, text, value in _PROCESS]
         start = _number(self._started_at)
         lines.append(
-            _header("process_start_time_seconds", "gauge", "Start time of the process since unix epoch in seconds.")
-            + f"process_start_time_seconds {start}\n"
+            _header(PROCESS_START.names[0].text, "gauge", "Start time of the process since unix epoch in seconds.")
+            + f"{PROCESS_START.names[0].text} {start}\n"
             + _header("process_cpu_seconds_total", "counter", "Total user and system CPU time spent in seconds.")
         )
         return "".join(lines)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from prometheus_client import utils
 
 from vllm_vitals.simulator.stats import Histogram
+from vllm_vitals.vllm.routes import HTTP_REQUESTS
 
 _number: Callable[[float], str] = utils.floatToGoString
 
@@ -49,14 +50,14 @@ class HttpMetrics:
         names = [
             f'{{handler="{handler}",method="{method}",status="{status}"}}' for handler, method, status in self._answers
         ]
-        out = [_header("http_requests_total", "counter", _TOTAL)]
+        out = [_header(f"{HTTP_REQUESTS}_total", "counter", _TOTAL)]
         out += [
-            f"http_requests_total{name} {float(count)}\n"
+            f"{HTTP_REQUESTS}_total{name} {float(count)}\n"
             for name, count in zip(names, self._answers.values(), strict=True)
         ]
         if self._created:
-            out.append(_header("http_requests_created", "gauge", _TOTAL))
-            out += [f"http_requests_created{name} {self._since}\n" for name in names]
+            out.append(_header(f"{HTTP_REQUESTS}_created", "gauge", _TOTAL))
+            out += [f"{HTTP_REQUESTS}_created{name} {self._since}\n" for name in names]
         out += self._histograms("http_request_duration_highr_seconds", _HIGHR, {"": self._fine})
         by_handler = {
             f'handler="{handler}",method="{method}"': found for (handler, method), found in self._coarse.items()

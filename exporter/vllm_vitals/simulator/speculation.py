@@ -34,7 +34,7 @@ class Speculation:
         self._carry -= steps
         drafts = steps * decoding
         stats.histograms["inter_token_latency_seconds"].observe_ramp(gap, growth, steps, decoding)
-        stats.histograms["iteration_tokens_total"].observe(decoding * self.tokens_per_step, steps)
+        stats.histograms["iteration_tokens"].observe(decoding * self.tokens_per_step, steps)
         stats.steps += steps
         stats.drafts += drafts
         stats.draft_tokens += drafts * self._draft_tokens

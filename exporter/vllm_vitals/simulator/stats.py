@@ -10,24 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from vllm_vitals.simulator.request import Request
+from vllm_vitals.vllm.names import family
 
-# vllm/v1/metrics/buckets.py
-REQUEST_LATENCY = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0,
-                   480.0, 960.0, 1920.0, 7680.0)  # fmt: skip
-FIRST_TOKEN = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0,
-               80.0, 160.0, 640.0, 2560.0)  # fmt: skip
-INTER_TOKEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0,
-               80.0)  # fmt: skip
-ITERATION = (1.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0)
-CHOICES = (1.0, 2.0, 5.0, 10.0, 20.0)
-PREEMPTIONS = (1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 20.0)
+# By the fields of `vllm_vitals.vllm.families`.
+_HISTOGRAMS = (
+    "request_prompt_tokens", "request_output_tokens", "iteration_tokens", "request_longest_output", "request_choices",
+    "request_max_tokens", "ttft_seconds", "inter_token_latency_seconds", "tpot_seconds", "e2e_latency_seconds",
+    "queue_time_seconds", "inference_time_seconds", "prefill_time_seconds", "decode_time_seconds",
+    "request_preemptions", "request_computed_tokens",
+)  # fmt: skip
 FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
-
-
-def token_buckets(max_model_len: int) -> tuple[float, ...]:
-    """Return the 1-2-5 series up to `max_model_len` (vllm/v1/metrics/loggers.py build_1_2_5_buckets)."""
-    edges = (digit * 10**power for power in range(12) for digit in (1, 2, 5))
-    return tuple(float(edge) for edge in edges if edge <= max_model_len)
 
 
 class Histogram:
@@ -91,18 +83,7 @@ class EngineStats:
     histograms: dict[str, Histogram] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        tokens = token_buckets(self.max_model_len)
-        bounds = {
-            "request_prompt_tokens": tokens, "request_generation_tokens": tokens, "iteration_tokens_total": ITERATION,
-            "request_max_num_generation_tokens": tokens, "request_params_n": CHOICES,
-            "request_params_max_tokens": tokens, "time_to_first_token_seconds": FIRST_TOKEN,
-            "inter_token_latency_seconds": INTER_TOKEN, "request_time_per_output_token_seconds": INTER_TOKEN,
-            "e2e_request_latency_seconds": REQUEST_LATENCY, "request_queue_time_seconds": REQUEST_LATENCY,
-            "request_inference_time_seconds": REQUEST_LATENCY, "request_prefill_time_seconds": REQUEST_LATENCY,
-            "request_decode_time_seconds": REQUEST_LATENCY, "request_num_preemptions": PREEMPTIONS,
-            "request_prefill_kv_computed_tokens": tokens,
-        }  # fmt: skip
-        self.histograms = {name: Histogram(edges) for name, edges in bounds.items()}
+        self.histograms = {name: Histogram(family(name).bounds(self.max_model_len)) for name in _HISTOGRAMS}
 
     def first_admission(self, request: Request) -> None:
         """Prefix look-ups count once, when a request is first admitted; a victim's do not (S:138-155)."""
@@ -113,12 +94,12 @@ class EngineStats:
         """Count a prompt with its first output; return the prompt tokens that were computed for it."""
         self.prompt_tokens += request.prompt
         self.cached_tokens += request.cached
-        self.histograms["time_to_first_token_seconds"].observe(request.first_token_at - request.arrival)
+        self.histograms["ttft_seconds"].observe(request.first_token_at - request.arrival)
         return request.prompt - request.cached
 
     def fail(self, request: Request) -> None:
         """Count a request that ended in `error`: a first output without a token, and no prompt (seen on 0.32.0)."""
-        self.histograms["time_to_first_token_seconds"].observe(request.first_token_at - request.arrival)
+        self.histograms["ttft_seconds"].observe(request.first_token_at - request.arrival)
         self.finish(request)
 
     def finish(self, request: Request) -> None:
@@ -126,16 +107,16 @@ class EngineStats:
         self.responses[request.reason] += 1
         decode = request.finished_at - request.first_token_at
         values = {
-            "request_prompt_tokens": request.prompt, "request_generation_tokens": request.output,
-            "request_max_num_generation_tokens": request.output, "request_params_n": 1,
-            "request_params_max_tokens": request.max_tokens,
-            "request_time_per_output_token_seconds": decode / (request.output - 1) if request.output > 1 else 0.0,
-            "e2e_request_latency_seconds": request.finished_at - request.arrival,
-            "request_queue_time_seconds": request.scheduled_at - request.arrival,
-            "request_inference_time_seconds": request.finished_at - request.scheduled_at,
-            "request_prefill_time_seconds": request.first_token_at - request.scheduled_at,
-            "request_decode_time_seconds": decode, "request_num_preemptions": request.preemptions,
-            "request_prefill_kv_computed_tokens": request.prompt - request.cached,
+            "request_prompt_tokens": request.prompt, "request_output_tokens": request.output,
+            "request_longest_output": request.output, "request_choices": 1,
+            "request_max_tokens": request.max_tokens,
+            "tpot_seconds": decode / (request.output - 1) if request.output > 1 else 0.0,
+            "e2e_latency_seconds": request.finished_at - request.arrival,
+            "queue_time_seconds": request.scheduled_at - request.arrival,
+            "inference_time_seconds": request.finished_at - request.scheduled_at,
+            "prefill_time_seconds": request.first_token_at - request.scheduled_at,
+            "decode_time_seconds": decode, "request_preemptions": request.preemptions,
+            "request_computed_tokens": request.prompt - request.cached,
         }  # fmt: skip
         histograms = self.histograms
         for name, value in values.items():

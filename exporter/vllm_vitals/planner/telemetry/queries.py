@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from vllm_vitals.catalog import BY_NAME, NAMESPACE, Kind
-from vllm_vitals.vllm.names import FAMILIES, PREFIXES
+from vllm_vitals.vllm.names import PREFIXES, wire
 
 Form = Literal["mean", "max", "now", "counter", "histogram", "state", "setting", "version", "log"]
 Pace = Literal["window", "histogram", "lengths", "slow", "state"]
@@ -133,5 +133,4 @@ def promql(signal: Signal, extra: Sequence[str], matchers: str, step: int, kind:
 
 def raw_promql(name: str, ending: str) -> str:
     """vLLM's own histogram behind one of ours, under every spelling: for fleets that run on recording rules alone."""
-    spellings = next(family.spellings for family in FAMILIES if family.name == name)
-    return f'{{__name__=~"({"|".join(PREFIXES)})({"|".join(spellings)})_{ending}"}}'
+    return f'{{__name__=~"({"|".join(PREFIXES)})({"|".join(wire(name))})_{ending}"}}'

@@ -72,7 +72,7 @@ def mode_option(default: str) -> Callable[[_Command], _Command]:
     """``--mode``: which producers of the series there are, as a set of `MODES`."""
     return click.option(
         "--mode", "modes", default=default, show_default=True, callback=_modes,
-        help="Who produces the series: daemon, native (recording rules), or both.",
+        help="Producer of the series: daemon, native (recording rules), or both.",
     )  # fmt: skip
 
 
@@ -80,10 +80,10 @@ def out_option(default: str) -> Callable[[_Command], _Command]:
     """``-o``/``--out``: the folder."""
     return click.option(
         "-o", "--out", type=click.Path(path_type=Path), default=Path(default), show_default=True,
-        help="Folder of the generated files.",
+        help="Directory of the generated files.",
     )  # fmt: skip
 
 
 config_option = click.option(
-    "--config", "path", type=click.Path(path_type=Path, dir_okay=False), help="Config file with the alerts section."
+    "--config", "path", type=click.Path(path_type=Path, dir_okay=False), help="Alert config (YAML)."
 )

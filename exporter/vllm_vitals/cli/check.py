@@ -25,11 +25,13 @@ from vllm_vitals.serve import views
 
 @click.command()
 @click.argument("urls", nargs=-1, metavar="[URL]...")
-@click.option("--for", "seconds", type=DURATION, default="30s", show_default=True, help="How long to look; 5s or more.")
-@click.option("--interval", type=DURATION, default="2s", show_default=True, help="How often to scrape.")
-@click.option("--config", "file", type=FILE, help="Take targets, credentials and thresholds from this file.")
-@click.option("--replay", "recorded", type=FILE, help="Judge a recording instead of live servers.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, for scripts.")
+@click.option(
+    "--for", "seconds", type=DURATION, default="30s", show_default=True, help="Observe for this long; at least 5s."
+)
+@click.option("--interval", type=DURATION, default="2s", show_default=True, help="Scrape interval.")
+@click.option("--config", "file", type=FILE, help="Config file with targets, credentials and thresholds.")
+@click.option("--replay", "recorded", type=FILE, help="Judge a recording (vllm-vitals record) instead of live servers.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
 def check(
     context: click.Context,
@@ -40,10 +42,10 @@ def check(
     recorded: Path | None,
     as_json: bool,
 ) -> None:
-    """Say what state vLLM servers are in.
+    """Judge the state of vLLM servers.
 
-    Exit code: 0 healthy, 1 warning, 2 critical, 3 unknown; the worst engine speaks. Of a recording it is the worst
-    moment, the one whose verdict is shown, whatever came after it.
+    Exit code: 0 healthy, 1 warning, 2 critical, 3 unknown; it reflects the worst engine. With --replay, the verdict is
+    for the worst point in the recording.
     """
     log.configure("critical")
     if recorded is not None:

@@ -10,13 +10,13 @@ from vllm_vitals.config import loader as configs
 
 @click.group()
 def config() -> None:
-    """Work with config files."""
+    """Validate config files."""
 
 
 @config.command()
 @click.argument("file", type=FILE)
 def check(file: Path) -> None:
-    """Check a config file: every problem on one line, with the key's path."""
+    """Validate a config file; print each error on one line, with the key's path."""
     loaded = configs.load(file)
     click.echo(f"{file}: ok, {len(loaded.targets)} target{'s' if len(loaded.targets) != 1 else ''}")
     for warning in configs.warnings(loaded):

@@ -13,14 +13,14 @@ from vllm_vitals.cli.options import DURATION, FILE, configured
 
 @click.command()
 @click.argument("url")
-@click.option("-o", "--output", type=FILE, required=True, help="Where to write, such as server.jsonl.gz.")
-@click.option("--for", "seconds", type=DURATION, default="2m", show_default=True, help="How long to record.")
-@click.option("--interval", type=DURATION, default="2s", show_default=True, help="How often to scrape.")
-@click.option("--force", is_flag=True, help="Write over a file that exists.")
+@click.option("-o", "--output", type=FILE, required=True, help="Output file, such as server.jsonl.gz.")
+@click.option("--for", "seconds", type=DURATION, default="2m", show_default=True, help="Record for this long.")
+@click.option("--interval", type=DURATION, default="2s", show_default=True, help="Scrape interval.")
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
 def record(url: str, output: Path, seconds: float, interval: float, force: bool) -> None:
-    """Record the scrapes of one vLLM server, until the time is over or Ctrl-C.
+    """Record the scrapes of one vLLM server, for a time or until Ctrl-C.
 
-    Holds metrics only: no prompt, no output, no request.
+    A recording holds metrics only: no prompts, outputs or requests.
     """
     if str(output) == "-":
         raise click.UsageError("-o: give a file name such as server.jsonl.gz, not -")

@@ -17,19 +17,25 @@ from vllm_vitals.serve.web_config import WebConfig
 @click.command()
 @click.argument("urls", nargs=-1, metavar="[URL]...")
 @click.option("--config", "file", type=FILE, help="YAML config file; URLs are added to its targets.")
-@click.option("--listen", help='Where to serve, such as "127.0.0.1:9840".')
-@click.option("--interval", callback=duration_text, help='How often to scrape, such as "5s".')
-@click.option("--histograms", type=click.Choice(["all", "latency", "none"]), help="Which histograms to pass through.")
-@click.option("--shard", type=SHARD, default="1/1", help='Watch only a share of the targets, such as "2/5".')
-@click.option("--web.config.file", "web_file", type=FILE, help="TLS and basic auth, in Prometheus' format.")
+@click.option("--listen", help='Address to listen on, such as "127.0.0.1:9840".')
+@click.option("--interval", callback=duration_text, help='Scrape interval, such as "5s".')
+@click.option("--histograms", type=click.Choice(["all", "latency", "none"]), help="Histograms of vLLM to pass through.")
+@click.option("--shard", type=SHARD, default="1/1", help='Scrape only a share of the targets, such as "2/5".')
+@click.option(
+    "--web.config.file", "web_file", type=FILE, help="TLS and basic auth, in the format of Prometheus' web config file."
+)
 @click.option(
     "--web.allowed-hosts",
     "hosts",
     default="",
-    help="More names that the pages may be asked for under, comma-separated; * for any.",
+    help="Host names to answer to besides the listen address, comma-separated; * for any.",
 )
 @click.option(
-    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="Least severe log level to write.",
 )
 def run(
     urls: tuple[str, ...],
@@ -42,9 +48,9 @@ def run(
     hosts: str,
     log_level: str,
 ) -> None:
-    """Watch vLLM servers and serve what is known: metrics, a status page, JSON.
+    """Run the daemon: scrape vLLM servers; serve metrics, a status page and JSON.
 
-    Zero config: vllm-vitals run http://localhost:8000
+    Without a config file: vllm-vitals run http://localhost:8000
     """
     if not urls and file is None:
         raise click.UsageError("nothing to watch: give a URL such as http://localhost:8000, or --config FILE")

@@ -33,7 +33,7 @@ def build(path: Path | None, modes: frozenset[str], form: str, out: Path) -> Non
 @dashboards.command()
 @_options
 def check(path: Path | None, modes: frozenset[str], form: str, out: Path) -> None:
-    """Compare the files with what would be written; exit 1 where one differs."""
+    """Compare the files with what build would write; exit 1 and print a diff if they differ."""
     texts = _generated(path, modes, form)
     report(drift(out, texts, ["*.json" if form == "grafana" else "*.yml"]), f"vllm-vitals dashboards build -o {out}")
 

@@ -23,14 +23,39 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that build and check share."""
     for option in reversed(
         (
-            click.option("--config", "file", type=click.Path(path_type=Path), help="Config of the daemon to deploy."),
-            click.option("--alerts", "limits", type=click.Path(path_type=Path), help="Config of rules and dashboards."),
-            click.option("--namespace", default="vllm-vitals", show_default=True),
-            click.option("--image", default=f"vllm-vitals:{__version__}", show_default=True),
-            click.option("--shards", type=click.IntRange(1, 100), default=1, help="Deployments that share targets."),
-            click.option("--replicas", type=click.IntRange(1, 5), default=1, help="Twins of each shard."),
             click.option(
-                "--label", "labels", multiple=True, callback=_labels, help="Label your operator selects: NAME=VALUE."
+                "--config", "file", type=click.Path(path_type=Path), help="Config file of the daemon to deploy."
+            ),
+            click.option(
+                "--alerts",
+                "limits",
+                type=click.Path(path_type=Path),
+                help="Alert config (YAML) of rules and dashboards.",
+            ),
+            click.option("--namespace", default="vllm-vitals", show_default=True, help="Namespace of the objects."),
+            click.option(
+                "--image", default=f"vllm-vitals:{__version__}", show_default=True, help="Image of the daemon."
+            ),
+            click.option(
+                "--shards",
+                type=click.IntRange(1, 100),
+                default=1,
+                show_default=True,
+                help="Number of Deployments that share the targets.",
+            ),
+            click.option(
+                "--replicas",
+                type=click.IntRange(1, 5),
+                default=1,
+                show_default=True,
+                help="Replicas of each shard, for high availability.",
+            ),
+            click.option(
+                "--label",
+                "labels",
+                multiple=True,
+                callback=_labels,
+                help="Label that the Prometheus operator selects: NAME=VALUE (repeatable).",
             ),
             mode_option("daemon"),
             out_option("kubernetes"),
@@ -48,14 +73,14 @@ def kubernetes() -> None:
 @kubernetes.command()
 @_options
 def build(out: Path, **site: Any) -> None:
-    """Write the objects: kubectl apply -f DIR."""
+    """Write the objects, for kubectl apply -f DIR."""
     write(out, _generated(**site))
 
 
 @kubernetes.command()
 @_options
 def check(out: Path, **site: Any) -> None:
-    """Compare vllm-vitals.yml with what would be written; exit 1 where it differs."""
+    """Compare vllm-vitals.yml with what build would write; exit 1 and print a diff if it differs."""
     texts = {name: text for name, text in _generated(**site).items() if name in COMMITTED}
     report(drift(out, texts), f"vllm-vitals kubernetes build -o {out}")
 

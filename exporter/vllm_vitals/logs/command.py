@@ -40,12 +40,12 @@ _NO_RESPONSES = (
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
-@click.option("--schema", "mappings", multiple=True, metavar="FILE", help="A mapping of your own (YAML), tried first.")
-@click.option("--config", "config", metavar="FILE", help="Take the mappings of this config file's logs section.")
-@click.option("--show", type=int, default=0, metavar="N", help="Print the first N lines that no mapping understood.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--schema", "mappings", multiple=True, metavar="FILE", help="Custom mapping (YAML), tried first.")
+@click.option("--config", "config", metavar="FILE", help="Config file whose logs section has custom mappings.")
+@click.option("--show", type=int, default=0, metavar="N", help="Print the first N lines that no mapping matched.")
 def logs(files: tuple[str, ...], as_json: bool, mappings: tuple[str, ...], config: str | None, show: int) -> None:
-    """Print what the reader understands of log files (gz files too; - is stdin).
+    """Summarise log files as the log reader understands them (also gzip; - is stdin).
 
     Give a server's own log before its gateway's: which cap cut a response depends on the server's settings.
     """

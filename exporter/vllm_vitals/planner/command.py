@@ -42,15 +42,20 @@ EFFORT = SimulationBudget(seeds=2, seconds=300.0)
 @click.command()
 @prometheus_options
 @click.option(
-    "--since", default="7d", show_default=True, metavar="SPAN", help="How far back the period goes: 12h, 7d, 4w."
+    "--since", default="7d", show_default=True, metavar="SPAN", help="Length of the period, such as 12h, 7d, 4w."
 )
-@click.option("--until", default="", metavar="TIME", help="The period's end (now): 2026-11-02T06:00Z or epoch seconds.")
+@click.option(
+    "--until",
+    default="",
+    metavar="TIME",
+    help="End of the period, such as 2026-11-02T06:00Z or epoch seconds; default: now.",
+)
 @click.option(
     "--trend",
     default="28d",
     show_default=True,
     metavar="SPAN",
-    help="How far back daily peaks go; 0d leaves the trend out.",
+    help="History of daily peaks for the trend; 0d: no trend.",
 )
 @click.option(
     "--format",
@@ -58,19 +63,19 @@ EFFORT = SimulationBudget(seeds=2, seconds=300.0)
     default="html,md,json",
     show_default=True,
     metavar="LIST",
-    help="What to write, of html, md and json.",
+    help="Formats to write: html, md, json.",
 )
 @click.option(
-    "-o", "--output", default=".", show_default=True, metavar="DIR", help="Where to write; - prints one format."
+    "-o", "--output", default=".", show_default=True, metavar="DIR", help="Output directory; - prints a single format."
 )
 @click.option(
     "--config",
     "config",
     type=click.Path(path_type=Path),
-    help="Config file; its section review: has prices and objectives.",
+    help="Config file whose review section has prices and objectives.",
 )
-@click.option("--no-before", is_flag=True, help="Leave out the comparison with the period before.")
-@click.option("--no-whatif", is_flag=True, help="Leave out the simulation of other settings.")
+@click.option("--no-before", is_flag=True, help="Skip the comparison with the previous period.")
+@click.option("--no-whatif", is_flag=True, help="Skip the simulation of other settings.")
 def review(
     access: Access,
     matchers: str,

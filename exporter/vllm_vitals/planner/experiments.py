@@ -86,26 +86,28 @@ def _with_config(settings: ReviewSettings, model: str, given: Mapping[str, str])
 
 @click.command()
 @source_options
-@click.option("--since", default="30m", show_default=True, metavar="SPAN", help="How far back the stretch goes.")
-@click.option("--until", default="", metavar="TIME", help="Its end (now).")
+@click.option("--since", default="30m", show_default=True, metavar="SPAN", help="Length of the measured period.")
+@click.option("--until", default="", metavar="TIME", help="End of the period; default: now.")
 @click.option(
     "--repeats",
     default=3,
     show_default=True,
     type=click.IntRange(1, 50),
-    help="Equal parts; their spread is noise.",
+    help="Split the period into this many equal parts; their spread is the noise.",
 )
-@click.option("--between", default="", metavar="FROM,TO", help="Of a recording: seconds from its start.")
-@click.option("--name", default="", metavar="TEXT", help="What to call it: baseline, seqs-24.")
-@click.option("--set", "given", multiple=True, metavar="NAME=VALUE", help="A server setting that no metric tells.")
-@click.option("--config", type=click.Path(path_type=Path), help="Config file with a section review:.")
-@click.option("-o", "--output", required=True, type=FILE, help="The file to write.")
-@click.option("--force", is_flag=True, help="Write over a file that exists.")
+@click.option("--between", default="", metavar="FROM,TO", help="Part of a recording, in seconds from its start.")
+@click.option("--name", default="", metavar="TEXT", help="Name of the snapshot, such as seqs-24.")
+@click.option(
+    "--set", "given", multiple=True, metavar="NAME=VALUE", help="Server setting not exposed as a metric (repeatable)."
+)
+@click.option("--config", type=click.Path(path_type=Path), help="Config file with a review section.")
+@click.option("-o", "--output", required=True, type=FILE, help="Output file.")
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
 def snapshot(
     source: Source, since: str, until: str, repeats: int, between: str, name: str, given: tuple[str, ...],
     config: Path | None, output: Path, force: bool,
 ) -> None:  # fmt: skip
-    """Save a baseline: settings, version, workload shape and vital signs, with repeats."""
+    """Save a snapshot of settings, version, workload shape and vital signs, to compare later."""
     settings = review_section(config)
     told, part = parse(given, KNOBS), parse_between(between)
     if part is not None and source.recording is None:
@@ -148,10 +150,13 @@ def _took(taken: baseline.Baseline, asked: int) -> str:
 @click.command()
 @click.argument("before", type=click.Path(path_type=Path))
 @click.argument("after", type=click.Path(path_type=Path))
-@click.option("--anyway", is_flag=True, help="Decide although they are not comparable; reasons stay as warnings.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--anyway", is_flag=True, help="Compare anyway; report incompatibilities as warnings.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def compare(before: Path, after: Path, anyway: bool, as_json: bool) -> None:
-    """Compare two snapshots: is the difference real, and should the change stay?"""
+    """Compare two snapshots: keep the change, or roll it back?
+
+    Exit code: 0 keep, 1 roll back, 3 not comparable.
+    """
     old, new = baseline.read(before), baseline.read(after)
     found = compared(old, new, anyway)
     if as_json:
@@ -167,19 +172,23 @@ def _exit(found: Comparison) -> int:
 
 @click.command()
 @source_options
-@click.option("--since", default="7d", show_default=True, metavar="SPAN", help="How far back to look for the stretch.")
-@click.option("--until", default="", metavar="TIME", help="The end (now).")
+@click.option("--since", default="7d", show_default=True, metavar="SPAN", help="Length of the period to search.")
+@click.option("--until", default="", metavar="TIME", help="End of the period; default: now.")
 @click.option("--focus", type=click.Choice(["worst", "peak"]), default="worst", show_default=True,
-              help="The longest stretch with preemptions, or the busiest hour.")  # fmt: skip
+              help="Part of the period to simulate: the longest run of preemptions, or the busiest hour.")  # fmt: skip
 @click.option(
     "--between",
     default="",
     metavar="FROM,TO",
-    help="The stretch by hand: two times, or seconds from a recording's start.",
+    help="Part to simulate: two times, or seconds from a recording's start.",
 )
-@click.option("--set", "given", multiple=True, metavar="NAME=VALUE", help="A server setting that no metric tells.")
-@click.option("--config", type=click.Path(path_type=Path), help="Config file with a section review:.")
-@click.option("--format", "kind", type=click.Choice(["md", "json"]), default="md", show_default=True)
+@click.option(
+    "--set", "given", multiple=True, metavar="NAME=VALUE", help="Server setting not exposed as a metric (repeatable)."
+)
+@click.option("--config", type=click.Path(path_type=Path), help="Config file with a review section.")
+@click.option(
+    "--format", "kind", type=click.Choice(["md", "json"]), default="md", show_default=True, help="Output format."
+)
 def whatif(
     source: Source, since: str, until: str, focus: Focus, between: str, given: tuple[str, ...], config: Path | None,
     kind: str,

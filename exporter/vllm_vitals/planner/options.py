@@ -143,7 +143,7 @@ def source_options(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(source=Source(None if recording else how, recording, choice), **given)
 
     recording = click.option(
-        "--recording", type=click.Path(path_type=Path), help="A recording (vllm-vitals record) in place of an API."
+        "--recording", type=click.Path(path_type=Path), help="Recording (vllm-vitals record) to read instead of an API."
     )
     return _decorated(run, (*_OPTIONS, recording))
 
@@ -188,15 +188,15 @@ def clear() -> None:
 
 
 _OPTIONS = (
-    click.option("--prometheus", default="", metavar="URL", help="Prometheus, Thanos, Mimir, VictoriaMetrics."),
-    click.option("--model", default="", metavar="REGEX", help="Only models whose name matches."),
-    click.option("--target", default="", metavar="REGEX", help="Only servers whose target matches."),
-    click.option("--user", default="", metavar="NAME", help="Basic authentication, with --password-file."),
-    click.option("--password-file", default="", metavar="FILE"),
-    click.option("--bearer-token-file", default="", metavar="FILE"),
-    click.option("--ca-file", default="", metavar="FILE", help="Whom to trust, for https."),
-    click.option("--header", multiple=True, metavar="'NAME: VALUE'", help="As X-Scope-OrgID: team."),
-    click.option("--timeout", default=60.0, show_default=True, metavar="SECONDS", help="For one question."),
+    click.option("--prometheus", default="", metavar="URL", help="Prometheus-compatible API: Prometheus, Thanos, Mimir, VictoriaMetrics."),
+    click.option("--model", default="", metavar="REGEX", help="Only models whose name matches (whole name)."),
+    click.option("--target", default="", metavar="REGEX", help="Only servers whose target matches (whole name)."),
+    click.option("--user", default="", metavar="NAME", help="User name for basic auth, with --password-file."),
+    click.option("--password-file", default="", metavar="FILE", help="File that holds the password."),
+    click.option("--bearer-token-file", default="", metavar="FILE", help="File that holds a bearer token."),
+    click.option("--ca-file", default="", metavar="FILE", help="CA bundle for https."),
+    click.option("--header", multiple=True, metavar="'NAME: VALUE'", help="HTTP header, such as X-Scope-OrgID: team."),
+    click.option("--timeout", default=60.0, show_default=True, metavar="SECONDS", help="Per-query timeout."),
 )  # fmt: skip
 
 

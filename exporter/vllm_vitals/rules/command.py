@@ -36,7 +36,7 @@ def build(path: Path | None, modes: frozenset[str], form: str, out: Path) -> Non
 @rules.command()
 @_options
 def check(path: Path | None, modes: frozenset[str], form: str, out: Path) -> None:
-    """Compare the files with what would be written; exit 1 where one differs."""
+    """Compare the files with what build would write; exit 1 and print a diff if they differ."""
     texts, _ = _generated(path, modes, form)
     report(drift(out, texts, ["runbooks/*.md"]), f"vllm-vitals rules build -o {out}")
 

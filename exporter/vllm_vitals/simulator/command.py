@@ -36,28 +36,36 @@ _NAMES = click.Choice([each.name for each in SCENARIOS])
     "name",
     type=_NAMES,
     metavar="NAME",
-    help="What happens to the server; --list shows them all. [default: healthy; with --requests none]",
+    help="Scenario to play; --list prints all. [default: healthy; with --requests none]",
 )
 @click.option(
     "--set",
     "pairs",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A setting of the server, such as max_num_seqs=32 or step_time.base=0.01; may be repeated.",
+    help="Server setting, such as max_num_seqs=32 or step_time.base=0.01 (repeatable).",
 )
 @request_options
-@click.option("--list", "listing", is_flag=True, help="List the scenarios and the state that each leads to.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
+@click.option("--list", "listing", is_flag=True, help="List scenarios and the state that each leads to.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8000,
+    show_default=True,
+    help="Port to listen on; 0 picks a free port.",
+)
 @click.option("--speed", type=_SPEED, default=1.0, show_default=True, help="Simulated seconds per second.")
 @click.option("--skip", type=Number(min=0.0, max=86_400.0), default=0.0, show_default=True,
-              help="Begin so many seconds into the scenario.")  # fmt: skip
+              help="Start this many seconds into the scenario.")  # fmt: skip
 @click.option("--dialect", type=click.Choice([each.value for each in Dialect]), default="0.32", show_default=True,
-              help="Whose metric names to speak.")  # fmt: skip
-@click.option("--seed", type=int, default=0, show_default=True, help="The same seed plays the same requests.")
-@click.option("--repeat", is_flag=True, help="Play the scenario again and again, from a fresh process each time.")
-@click.option("--log-requests", is_flag=True, help="Log every request and response, as vLLM can.")
-@click.option("--quiet", is_flag=True, help="No log lines.")
+              help="vLLM metric-name dialect to expose.")  # fmt: skip
+@click.option(
+    "--seed", type=int, default=0, show_default=True, help="Random seed; the same seed plays the same requests."
+)
+@click.option("--repeat", is_flag=True, help="Repeat the scenario, each time from a fresh process.")
+@click.option("--log-requests", is_flag=True, help="Log every request and response.")
+@click.option("--quiet", is_flag=True, help="Print no log lines.")
 @click.option("--record", "target", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.jsonl.gz",
               help="Write a recording, as fast as it can be simulated; serve nothing.")  # fmt: skip
 @click.option(
@@ -65,10 +73,10 @@ _NAMES = click.Choice([each.name for each in SCENARIOS])
     "duration",
     type=DURATION,
     metavar="DURATION",
-    help="How long a recording is. [default: the scenario; of --requests, until all are answered]",
+    help="Length of a recording. [default: the scenario; of --requests, until all are answered]",
 )
 @click.option("--interval", type=Number(min=0.1, max=300.0), default=5.0, show_default=True,
-              help="Seconds between the scrapes of a recording.")  # fmt: skip
+              help="Seconds between scrapes of a recording.")  # fmt: skip
 def simulate(
     name: str | None, pairs: tuple[str, ...], requests: Requests | None, listing: bool, host: str, port: int,
     speed: float, skip: float, dialect: str, seed: int, repeat: bool, log_requests: bool, quiet: bool,
@@ -108,12 +116,19 @@ def _plain(requests: Requests | None) -> Scenario:
 
 @click.command()
 @click.option("--scenario", "name", type=_NAMES, default="story", show_default=True, metavar="NAME",
-              help="What happens to the server; `vllm-vitals simulate --list` shows them all.")  # fmt: skip
+              help="Scenario to play; `vllm-vitals simulate --list` prints all.")  # fmt: skip
 @click.option("--speed", type=_SPEED, default=10.0, show_default=True, help="Simulated seconds per second.")
-@click.option("--seed", type=int, default=0, show_default=True, help="The same seed plays the same requests.")
-@click.option("--listen", default="127.0.0.1:9840", show_default=True, help="Where the status page is; port 0 is free.")
+@click.option(
+    "--seed", type=int, default=0, show_default=True, help="Random seed; the same seed plays the same requests."
+)
+@click.option(
+    "--listen",
+    default="127.0.0.1:9840",
+    show_default=True,
+    help="Address of the status page; port 0 picks a free port.",
+)
 def demo(name: str, speed: float, seed: int, listen: str) -> None:
-    """Watch a simulated server walk into trouble and out again: states, vital signs, advice, and the status page."""
+    """Watch a simulated server through an incident: states, vital signs, advice, and the status page."""
     log.configure("critical")
     console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
     with contextlib.suppress(KeyboardInterrupt):

@@ -62,43 +62,43 @@ def request_options(command: Callable[..., None]) -> Callable[..., None]:
         "path",
         type=FILE,
         metavar="FILE",
-        help="Send the requests of this CSV or JSON Lines file: an Azure or Mooncake trace, or your own. .gz too.",
+        help="Send the requests of a CSV or JSON Lines file (also .gz): an Azure or Mooncake trace, or your own.",
     )
     @click.option(
         "--speed-up",
         type=Number(min=0.001, max=1000.0),
         default=1.0,
         show_default=True,
-        help="With --requests: send them so many times as fast.",
+        help="With --requests: replay this many times as fast.",
     )
-    @click.option("--loop", is_flag=True, help="With --requests: begin again at the end of the file, or of the window.")
+    @click.option("--loop", is_flag=True, help="With --requests: restart at the end of the file, or of the window.")
     @click.option(
         "--sample",
         type=Number(min=0.0, max=1.0, min_open=True),
         default=1.0,
         show_default=True,
-        help="With --requests: the share of them that is sent; --seed chooses.",
+        help="With --requests: fraction of requests to send, chosen by --seed.",
     )
     @click.option(
         "--from",
         "begin",
         type=DURATION,
         metavar="DURATION",
-        help="With --requests: begin so long after the first request.",
+        help="With --requests: start of the window, after the first request.",
     )
     @click.option(
         "--until",
         "end",
         type=DURATION,
         metavar="DURATION",
-        help="With --requests: end so long after the first request.",
+        help="With --requests: end of the window, after the first request.",
     )
     @click.option(
         "--prefix-block-tokens",
         type=click.IntRange(1, MOST_TOKENS),
         default=PREFIX_BLOCK_TOKENS,
         show_default=True,
-        help="With --requests: tokens in a block of hash_ids or prefix_blocks.",
+        help="With --requests: tokens per block of hash_ids or prefix_blocks.",
     )
     @wraps(command)
     def collected(*args: Any, path: Path | None, **options: Any) -> None:

@@ -65,7 +65,7 @@ def _histogram(name: str, text: str) -> Metric:
 
 _COPIES = "native mode never copies histograms: its dashboards read vLLM's own buckets"
 _IN_LABELS = "sits in a label's value, which PromQL cannot read as a number"
-_BOUNDS_NO = "PromQL cannot say the bounds of the bucket that holds a quantile"
+_BOUNDS_NO = "PromQL cannot compute the bounds of the bucket that holds a quantile"
 _LOGS = "comes from logs"
 _DAEMON = "it is about the daemon itself"
 _CANARY = "the daemon sends the canaries"
@@ -155,19 +155,19 @@ SERVER = (
 LOGS = (
     _counter("log_records_total", "Log lines read, by what became of each.", ("source", "result"), (), no=_LOGS),
     _counter("log_responses_total", "Finished responses seen in logs.", ("model_name", "route", "source"), (), no=_LOGS),
-    _counter("log_truncated_responses_total", "Responses cut at a cap, by which cap: request, server_default, context_window, unknown.",
+    _counter("log_truncated_responses_total", "Responses truncated at a cap, by cap: request, server_default, context_window, unknown.",
              ("model_name", "route", "source", "cap"), (), no=_LOGS),
-    _counter("log_reasoning_truncated_total", "Responses cut inside their reasoning, with no answer.", ("model_name", "route", "source"), (), no=_LOGS),
-    _counter("log_finish_reason_disagreements_total", "Responses at their cap whose finish reason says otherwise.",
+    _counter("log_reasoning_truncated_total", "Responses truncated inside their reasoning, with no answer.", ("model_name", "route", "source"), (), no=_LOGS),
+    _counter("log_finish_reason_disagreements_total", "Responses at their cap with another finish reason.",
              ("model_name", "route", "source"), (), no=_LOGS),
     _counter("log_generated_tokens_total", "Completion tokens of logged responses.", ("model_name", "route", "source"), (), no=_LOGS),
-    _counter("log_unreturned_tokens_total", "Generated tokens that were cut away before the client saw them.",
+    _counter("log_unreturned_tokens_total", "Generated tokens that were removed before the client saw them.",
              ("model_name", "route", "source"), (), no=_LOGS),
     _counter("log_engine_errors_total", "Engine errors in logs, by kind, whatever their level.", ("source", "kind"), (), no=_LOGS),
     _gauge("log_tpot_p50_seconds", "Exact median TPOT from logged responses.", ("model_name", "route", "source"), (), no=_LOGS),
     _gauge("log_tpot_p99_seconds", "Exact p99 TPOT from logged responses.", ("model_name", "route", "source"), (), no=_LOGS),
     _gauge("log_tpot_p99_p50_ratio", "Exact p99 over p50 TPOT from logged responses.", ("model_name", "route", "source"), (), no=_LOGS),
-    _gauge("log_truncated_ratio", "Share of logged responses that were cut at a cap, over the slow window.",
+    _gauge("log_truncated_ratio", "Share of logged responses truncated at a cap, over the slow window.",
            ("model_name", "route", "source"), (), no=_LOGS),
     _gauge("log_output_tokens_mean", "Mean output length of logged responses.", ("model_name", "route", "source"), (), no=_LOGS),
     _gauge("log_output_tokens_cv", "Coefficient of variation of output length; route=\"\" is all routes mixed.",
@@ -178,7 +178,7 @@ LOGS = (
            ("model_name", "route", "source"), (), no=_LOGS),
     _gauge("log_reasoning_tokens_p90", "90th percentile of the thinking of logged responses; it shares max_tokens with the answer.",
            ("model_name", "route", "source"), (), no=_LOGS),
-    _gauge("log_answer_tokens_p90", "90th percentile of what follows the thinking, of logged responses that were not cut.",
+    _gauge("log_answer_tokens_p90", "90th percentile of what follows the thinking, of logged responses that were not truncated.",
            ("model_name", "route", "source"), (), no=_LOGS),
     _gauge("log_route_split_helps", "1 where serving a model's routes apart would make its output lengths more even.",
            ("model_name", "source"), (), no=_LOGS),
@@ -191,7 +191,7 @@ SELF = (
     _gauge("event_loop_lag_seconds", "The longest that the daemon's event loop stood still over the last minute.", (), (), no=_DAEMON),
     _gauge("target_up", "1 where the last scrape gave a usable body.", (), TARGET_LABELS),
     _gauge("target_service_class", "1, with whether its users can wait: interactive or batch.", ("service_class",), TARGET_LABELS,
-           no="comes from the exporter's config; without it `batch` in the alert config says so"),
+           no="comes from the exporter's config; without it, `batch` in the alert config"),
     _gauge("last_scrape_timestamp_seconds", "When the last good scrape was taken.", (), TARGET_LABELS, no=_DAEMON),
     _gauge("scrape_duration_seconds", "How long the last scrape took.", (), TARGET_LABELS, no=_DAEMON),
     _counter("scrape_errors_total", "Failed scrapes by reason.", ("reason",), TARGET_LABELS, no=_DAEMON),

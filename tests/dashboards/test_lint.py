@@ -63,7 +63,7 @@ def test_the_first_row_asks_the_question_of_the_dashboard(dashboard: dict[str, A
     first = dashboard["panels"][0]
     assert first["type"] == "row"
     if dashboard["uid"] == links.OVERVIEW:
-        assert first["title"] == "Are users hurt?"
+        assert first["title"] == "Are users affected?"
 
 
 def test_dashboards_link_to_each_other(dashboard: dict[str, Any]) -> None:

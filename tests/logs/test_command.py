@@ -63,11 +63,11 @@ def test_stdin_and_plain_files_and_a_last_line_without_newline(tmp_path: Path) -
 def test_what_a_log_without_responses_cannot_tell_is_not_known(tmp_path: Path) -> None:
     """The server cut two thirds of its answers at a cap; its log holds no response of that route."""
     text = run(MIX).stdout
-    assert "no response in it, so cut at a cap: not known" in text
+    assert "no response in it, so truncated at cap: not known" in text
     assert "none" not in text.partition("engine errors")[0]
     gateway = tmp_path / "gw.jsonl"
     gateway.write_text(response(choices=[{"finish_reason": "stop"}]))
-    assert "1 responses, cut at a cap: none" in run(gateway).stdout
+    assert "1 responses, truncated at cap: none" in run(gateway).stdout
 
 
 def test_a_file_that_breaks_off_is_read_up_to_the_break(tmp_path: Path) -> None:

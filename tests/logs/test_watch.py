@@ -51,7 +51,7 @@ def test_the_page_shows_what_metrics_and_logs_say_of_truncation_and_that_they_di
                 await asyncio.sleep(0.05)
         (card,) = page.build([one], 1.0, watch.truncation).cards
         (line,) = card.evidence
-        assert line.startswith("metrics say 10% cut at a cap, gateway says 50% of 60: they disagree")
+        assert line.startswith("truncated at cap: 10% by metrics, 50% of 60 by gateway: they disagree")
         assert watch.truncation(two) == {}
         await watch.apply(LogsConfig())
         assert watch.truncation(one) == {}

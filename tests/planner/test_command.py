@@ -95,7 +95,10 @@ def test_review_prints_one_format(capsys: pytest.CaptureFixture[str], week_url: 
                 (["--since", "xyz"], "--since is for --prometheus; choose a part of a recording with --between"),
                 (["--user", "me"], "--user is for --prometheus"),
                 (["--between", "100,50"], "--between: FROM must come before TO, got '100,50'"),
-                (["--between", "1000,2000"], "lies outside the data: 200 s from 2026-11-29T14:03:51Z on"),
+                (
+                    ["--between", "1000,2000"],
+                    "outside the data: 200 s from 2026-11-29T14:03:51Z on",
+                ),
             )
         ),
         *(
@@ -151,7 +154,7 @@ def test_a_snapshot_is_not_written_over_unasked(capsys: pytest.CaptureFixture[st
     take = ("snapshot", "--recording", SPIRAL, "-o", path)
     code, _, err = ran(capsys, *take)
     assert (code, path.read_text()) == (2, "the only baseline")
-    assert err == f"vllm-vitals: {path} exists: choose another name, or say --force\n"
+    assert err == f"vllm-vitals: {path} exists: choose another name, or give --force\n"
     code, _, err = ran(capsys, *take, "--force")
     assert (code, err) == (0, "")
     assert json.loads(path.read_bytes())["model_name"] == "tiny"

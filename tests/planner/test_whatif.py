@@ -234,15 +234,15 @@ def test_what_is_assumed_is_said() -> None:
         "max_num_seqs=10 (the most that ever ran)",
         "max_model_len=8064 (as much as the cache holds)",
         "watermark=0",
-        "scheduler_reserve_full_isl=true (nobody told; false fits alike)",
-        "max_num_batched_tokens=2048 (nobody told; ",
+        "scheduler_reserve_full_isl=true (assumed; false fits equally well)",
+        "max_num_batched_tokens=2048 (assumed; ",
     ):
         assert text in said
 
 
 @pytest.mark.parametrize(
     ("name", "told_by_the_fit"),
-    [("spiral_chunked", "false (told by the fit: true misses"), ("same_load_reserved", "true (told by the fit: false")],
+    [("spiral_chunked", "false (from the fit: true misses"), ("same_load_reserved", "true (from the fit: false")],
 )
 def test_a_setting_that_nobody_told_is_taken_as_it_fits(name: str, told_by_the_fit: str) -> None:
     """The two servers differ in nothing else; taken for granted, the spiral's what-if once advised to turn it off."""

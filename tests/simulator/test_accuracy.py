@@ -64,7 +64,7 @@ def test_a_term_that_would_be_negative_is_left_out():
 
 
 def test_a_short_recording_is_refused_with_what_to_do():
-    with pytest.raises(FitError, match="record a longer stretch"):
+    with pytest.raises(FitError, match="record for longer"):
         fit(intervals_of(StepTime(), LOADS[:3]))
 
 

@@ -117,7 +117,7 @@ def test_the_demo_tells_the_states_with_their_numbers_and_serves_the_page(monkey
     text = out.getvalue()
     assert text.index("HEALTHY") < text.index("SATURATED")
     assert "max_num_seqs" in text
-    assert "The story is over." in text
+    assert "The scenario has ended." in text
     assert "saturated" in pages[0].lower()
 
 
@@ -148,7 +148,7 @@ def test_on_a_terminal_the_five_vital_signs_stand_beside_the_advice():
         "per finish",
         "KV cache, max",
         "TPOT p99",
-        "cut at a cap",
+        "truncated at cap",
         "gateway",
         "minute 5:00",
     ):

@@ -33,7 +33,7 @@ def record(url: str, output: Path, seconds: float, interval: float, force: bool)
             except KeyboardInterrupt:
                 interrupted = True
     except FileExistsError:
-        raise click.ClickException(f"{output} exists: choose another name, or say --force") from None
+        raise click.ClickException(f"{output} exists: choose another name, or give --force") from None
     except OSError as error:
         raise click.ClickException(f"{output}: {error.strerror or error}") from None
     if not tally.good:

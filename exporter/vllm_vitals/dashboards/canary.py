@@ -10,8 +10,8 @@ def row() -> tuple[Panel, ...]:
     return (
         panels.timeseries(
             "Canary: time to an answer",
-            "How long the last canary took, of this engine's server: one tiny request of the model's own task, which "
-            "waits where everybody's wait. A climb is what a new user feels; a time-out shows its deadline.",
+            "How long the last canary took, of this engine's server: one tiny request of the model's own task, queued"
+            " like any other. A rise is what a new user feels; a timeout shows its deadline.",
             [Query(folded_target("canary_duration_seconds"), "{{target}}")],
             "s",
             "No canary is sent: set canary in the config.",
@@ -20,7 +20,7 @@ def row() -> tuple[Panel, ...]:
         panels.timeseries(
             "Canary: answers, time-outs, errors",
             "Per minute, over five minutes. timeout while no token moves is a hang that metrics hide: drain, capture, "
-            "restart. error is a refusal, which proves nothing: look at its key, its path and the model's task.",
+            "restart. error is a refusal, which proves nothing: check its key, its path and the model's task.",
             [Query(f"60 * {rate('canary_requests_total', keep=('outcome',), over='5m')}", "{{outcome}} · {{target}}")],
             "cpm",
             "No canary is sent: set canary in the config.",

@@ -36,12 +36,12 @@ def build(site: Site) -> dict[str, Any]:
         Row("How much room is left, at the peak of the range", _headroom(site)),
         Row("Where is the knee?", _knee(site)),
         Row("Where does it go?", _trend(site)),
-        Row("What trouble cost", _cost(site)),
+        Row("Cost of incidents", _cost(site)),
     )
     return theme.dashboard(
         links.CAPACITY,
-        "How much room is left at the peak, what more concurrency would buy, and where the trend goes. Look at a "
-        "week; the written review says the same in words.",
+        "How much room is left at the peak, what more concurrency would buy, and where the trend goes. Choose a week;"
+        " the review reports the same in words.",
         rows,
         annotations=(incidents(),),
         since="now-6h",
@@ -157,7 +157,7 @@ def _knee(site: Site) -> tuple[Panel, ...]:
         panels.bars(
             "Time per token p99, by concurrency",
             "What more concurrency costs each user, at the same counts. Choose the highest band whose bar is within "
-            "your objective. At most: all were as fast as the first bucket tells; at least: slower than the last.",
+            "your objective. At most: all in the first bucket; at least: beyond the last.",
             _banded(in_words(bounded("tpot_p99_seconds", 'source="request"'), estimate=""), by="bound"),
             "s",
             "No request finished in this range.",
@@ -186,8 +186,8 @@ def _trend(site: Site) -> tuple[Panel, ...]:
     return (
         panels.timeseries(
             "KV cache, hourly peak",
-            "The fullest engine of each model over the hour before, and the same a week ago (dashed). Look for peaks "
-            "that rise from week to week, not for one high hour.",
+            "The fullest engine of each model over the hour before, and the same a week ago (dashed). Compare peaks "
+            "from week to week, not single hours.",
             [Query(peak(kv), "{{model_name}}"), Query(peak(kv, "1w"), "a week ago: {{model_name}}")],
             "percentunit",
             "No engine reports KV usage.",
@@ -198,7 +198,7 @@ def _trend(site: Site) -> tuple[Panel, ...]:
         panels.timeseries(
             "Slots used, hourly peak",
             "Largest share of max_num_seqs in use over the hour before. At 100 % requests queue, whatever the KV "
-            "cache says.",
+            "usage.",
             [Query(peak(f"({worst(_slots_used())})"), "{{model_name}}")],
             "percentunit",
             "max_num_seqs is not known: give the start-up log or set it in the config.",
@@ -230,11 +230,11 @@ def _cost(site: Site) -> tuple[Panel, ...]:
     return (
         panels.bars(
             "Engine time in each troubled state",
-            "Time that engines spent in each state that is not healthy, looked at once a minute and added up over the "
+            "Time that engines spent in each state that is not healthy, sampled once a minute and summed over the "
             "engines chosen.",
             [Query(f"sort_desc({seconds})", "{{state}}", instant=True)],
             "s",
-            "No engine was in trouble in this range.",
+            "Every engine was healthy in this range.",
             height=7,
             overrides=[
                 field_config.by_name(state.value, colour=state.spec.colour, displayName=state.spec.label)
@@ -258,7 +258,7 @@ def _cost(site: Site) -> tuple[Panel, ...]:
             "changes: a step here explains a step above.",
             [Query(gauge("kv_cache_capacity_tokens"), ENGINE_BRIEFLY)],
             "short",
-            "The server does not say how large its cache is.",
+            "The server does not expose its cache size.",
             height=7,
         ),
     )

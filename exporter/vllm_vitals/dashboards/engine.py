@@ -73,8 +73,8 @@ def _signs(site: Site) -> tuple[Panel, ...]:
         ),
         panels.stat(
             "3 · Tail ratio p99 / p50",
-            "Lower bound of p99 over p50 time per token. Above the limit, some users stall while the median looks "
-            "well. At least 1 proves nothing.",
+            "Lower bound of p99 over p50 time per token. Above the limit, some users stall while the median is fine. "
+            "At least 1 proves nothing.",
             [Query(f"max({gauge('tpot_p99_p50_ratio', *_PROOF)})", "at least", instant=True)],
             "none",
             "not resolvable",
@@ -85,8 +85,8 @@ def _signs(site: Site) -> tuple[Panel, ...]:
         ),
         panels.stat(
             "4 · Truncated at the cap",
-            "Share of responses that end by length over the slow window. Users get half an answer; see Workload for "
-            "which cap cut them.",
+            "Share of responses that end by length over the slow window. Users get half an answer; Workload shows "
+            "which cap.",
             [Query(f"max({gauge('truncated_ratio')})", instant=True)],
             "percentunit",
             "no responses",
@@ -123,7 +123,7 @@ def _verdict(site: Site) -> tuple[Panel, ...]:
         panels.table(
             "Advice in force",
             "The knob to turn, from the state and its numbers. 'Now' items need no restart. Turn one knob at a time "
-            "and compare; the status page and the alert say how far and what it costs.",
+            "and compare; the status page and the alert give its size and cost.",
             [advice],
             [
                 Column("knob", "Knob", width=200),
@@ -150,8 +150,8 @@ def _verdict(site: Site) -> tuple[Panel, ...]:
         ),
         panels.table(
             "Settings of the server",
-            "What the server really runs with, from its metrics and its start-up log. Kept: whether the log confirms "
-            "a default that was configured; where it says no, the server dropped it without a word.",
+            "Effective settings, from the server's metrics and start-up log. Kept: whether the log confirms a "
+            "configured default; no means that the server dropped it silently.",
             [setting, confirmed],
             [
                 Column("name", "Setting"),
@@ -245,7 +245,7 @@ def _preemption(site: Site) -> tuple[Panel, ...]:
             "loop; healthy engines stay under 6 %.",
             [Query(gauge("repeat_preemption_ratio"), ENGINE_BRIEFLY)],
             "percentunit",
-            "Nothing finished, or vLLM is older than 0.30 and does not say.",
+            "Nothing finished, or vLLM is older than 0.30.",
             levels=site.scale.repeat_share,
             width=6,
         ),

@@ -19,7 +19,7 @@ TITLES: Mapping[str, str] = {
     ENGINE: "vLLM vitals · Engine",
     WORKLOAD: "vLLM vitals · Workload",
     CAPACITY: "vLLM vitals · Capacity",
-    SELF: "vLLM vitals · Itself",
+    SELF: "vLLM vitals · Self-monitoring",
 }
 
 

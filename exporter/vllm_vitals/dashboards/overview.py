@@ -18,14 +18,14 @@ _ALERTS = 'ALERTS{alertstate="firing", alertname=~"VLLM.*", model_name=~"$model_
 def build(site: Site) -> dict[str, Any]:
     """Return the dashboard's JSON."""
     rows = (
-        Row("Are users hurt?", _tiles(site)),
+        Row("Are users affected?", _tiles(site)),
         Row("Who, worst first", _who(site)),
         Row("Since when", _when(site)),
         Row("The vital signs, worst engine of each model", _signs(site)),
     )
     return theme.dashboard(
         links.OVERVIEW,
-        "Are users hurt? Which model, which engine, since when. Start here; every row leads to its engine.",
+        "Are users affected? Which model, which engine, since when. Start here; every row links to its engine.",
         rows,
         annotations=(incidents(), state_changes(shown=False)),
     )
@@ -37,8 +37,8 @@ def _tiles(site: Site) -> tuple[Panel, ...]:
     return (
         panels.stat(
             "Worst state",
-            "The worst state of any engine in view. Red or purple: users wait in vain, open that engine now. Orange "
-            "and yellow: work is lost, read its advice. Blue: full, not harmed.",
+            "The worst state of any engine in view. Red or purple: users are affected, open that engine now. Orange "
+            "and yellow: work is lost, read its advice. Blue: full, no harm.",
             [Query(states.worst_rank(by=""), instant=True)],
             "none",
             "no engine seen",
@@ -46,8 +46,8 @@ def _tiles(site: Site) -> tuple[Panel, ...]:
         ),
         panels.stat(
             "Engines in trouble",
-            "Engines that hurt users (down, stalled, death spiral), that waste work (thrashing, starved), and all "
-            "engines in view. The first must be 0.",
+            "Engines whose state affects users, engines whose state wastes work, and all engines in view. The first "
+            "must be 0.",
             [
                 Query(f"sum({promql.gauge('state', hurting)})", "hurting", instant=True),
                 Query(f"sum({promql.gauge('state', costly)})", "wasteful", instant=True),
@@ -82,7 +82,7 @@ def _tiles(site: Site) -> tuple[Panel, ...]:
         panels.stat(
             "First token, p99",
             "The slowest engine's p99 over the slow window. Users feel this first. Yellow and red come from the "
-            "service objective; if it is high with a queue, look at Expected wait.",
+            "service objective; if it is high with a queue, see Expected wait.",
             [_slowest(_p99(site, bounded("ttft_p99_seconds"), "ttft_seconds"))],
             "s",
             "no first token",
@@ -92,7 +92,7 @@ def _tiles(site: Site) -> tuple[Panel, ...]:
         ),
         panels.stat(
             "Time per token, p99",
-            "The slowest engine's p99 time per output token; at most or at least, where buckets say no more. High "
+            "The slowest engine's p99 time per output token; at most or at least where buckets bound it. High "
             "while the median is low: some requests stall, see the tail ratio. vLLM before 0.11 measures only gaps: "
             "see Engine.",
             [_slowest(_p99(site, bounded("tpot_p99_seconds", 'source="request"'), "tpot_seconds"))],
@@ -189,7 +189,7 @@ def _when(site: Site) -> tuple[Panel, ...]:
         ),
         panels.table(
             "Firing alerts",
-            "What on-call has been told about these models. Each alert's own text carries the numbers and its runbook.",
+            "Alerts of these models that fire now. Each alert's own text carries the numbers and its runbook.",
             [f"time() - max by ({_ALERT}) ({since})"],
             alert_columns,
             "No alert fires, or no rules are loaded in this Prometheus.",
@@ -218,8 +218,8 @@ def _when(site: Site) -> tuple[Panel, ...]:
         ),
         panels.timeseries(
             "Requests waiting",
-            "Queued requests by model. A steady queue without preemptions is a capacity question; one that grows "
-            "under preemption is not.",
+            "Queued requests by model. A steady queue without preemptions is a capacity problem; one that grows under"
+            " preemption is not.",
             [Query(total(gauge("requests_waiting", keep=("reason",))), "{{model_name}}")],
             "short",
             "No engine has been seen in this range.",
@@ -256,8 +256,8 @@ def _signs(site: Site) -> tuple[Panel, ...]:
         ),
         panels.timeseries(
             "KV cache, maximum over the window",
-            "The fullest engine of each model. Above the line the cliff is near: a burst of long requests will "
-            "evict. The maximum is shown because usage dips whenever a victim frees its blocks.",
+            "The fullest engine of each model. Above the line a burst of long requests will cause preemptions. The "
+            "maximum is shown because usage dips whenever a victim frees its blocks.",
             [Query(worst(gauge("kv_cache_usage_max_ratio")), "{{model_name}}")],
             "percentunit",
             "No engine reports KV usage.",

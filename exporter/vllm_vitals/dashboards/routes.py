@@ -21,8 +21,8 @@ def row(site: Site) -> tuple[Panel, ...]:
         _at_a_glance(site),
         panels.timeseries(
             "Truncated share, by route",
-            "From logs: which route's answers are cut. Read beside the share by model above; where they differ, some "
-            "traffic is not logged.",
+            "From logs: truncated share by route. Compare with the share by model above; a difference is traffic that"
+            " is not logged.",
             [Query(ratio(cut, _each_second("log_responses_total")), "{{model_name}} {{route}}")],
             "percentunit",
             "No logs are read: set logs in the config.",
@@ -49,11 +49,11 @@ def row(site: Site) -> tuple[Panel, ...]:
         ),
         panels.timeseries(
             "Tokens made and never returned",
-            "Generated tokens per second that were cut away before the client saw them (stop strings, clients' "
-            "limits): work that nobody got.",
+            "Generated tokens per second that were removed before the client saw them (stop strings, clients' "
+            "limits): wasted work.",
             [Query(_each_second("log_unreturned_tokens_total"), "{{model_name}} {{route}}")],
             "short",
-            "Nothing was cut away, or no logs are read: set logs in the config.",
+            "Nothing was removed, or no logs are read: set logs in the config.",
             width=6,
         ),
         panels.timeseries(
@@ -108,8 +108,8 @@ def _at_a_glance(site: Site) -> Panel:
     return panels.table(
         "Routes at a glance",
         "Exact figures of the responses logged in the last minutes, a row a route, and a row for all of the model "
-        "mixed. Below 0 in Predicted off by is too short. Wrong reason: as long as allowed, and the finish reason says "
-        "otherwise. Split helps: the model's routes apart would be more even.",
+        "mixed. Below 0 in Predicted off by is too short. Wrong reason: as long as allowed, with another finish "
+        "reason. Split helps: the model's routes apart would be more even.",
         [expr for _, expr, _ in shown],
         [
             Column("route", "Route", width=165, empty="all mixed"),

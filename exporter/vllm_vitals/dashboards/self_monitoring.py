@@ -1,4 +1,4 @@
-"""Itself: does vllm-vitals see what it should, and does it stay small?"""
+"""Self-monitoring: does vllm-vitals see what it should, and does it stay small?"""
 
 from typing import Any
 
@@ -109,7 +109,7 @@ def _cost(site: Site) -> tuple[Panel, ...]:
         panels.timeseries(
             "Duration of a scrape",
             "How long each server takes to answer /metrics. It grows when the server's event loop is busy: an early "
-            "sign of trouble.",
+            "warning.",
             [Query(folded_target("scrape_duration_seconds"), "{{target}}")],
             "s",
             "No server is configured.",

@@ -13,7 +13,7 @@ from vllm_vitals.dashboards.theme import Row
 def build(site: Site) -> dict[str, Any]:
     """Return the dashboard's JSON."""
     rows = (
-        Row("Are answers cut?", _truncation(site)),
+        Row("Are responses truncated?", _truncation(site)),
         Row("How long are prompts and outputs?", _lengths(site)),
         Row("Why it is uneven", _shape(site)),
         Row("From the logs: by route", routes.row(site)),
@@ -42,11 +42,11 @@ def _truncation(site: Site) -> tuple[Panel, ...]:
         ),
         panels.timeseries(
             "Which cap cut them",
-            "Cut responses per second by cap, from logs: the request's own max_tokens (tell the client), the "
+            "Truncated responses per second by cap, from logs: the request's own max_tokens (fix the client), the "
             "server's default (raise it), or the context window (shorten the prompt).",
             [Query(f"sum by (cap) ({cut})", "{{cap}}")],
             "reqps",
-            "No response was cut, or no logs are read: set logs in the config.",
+            "No response was truncated, or no logs are read: set logs in the config.",
             stack=True,
         ),
         panels.timeseries(
@@ -59,7 +59,7 @@ def _truncation(site: Site) -> tuple[Panel, ...]:
                 )
             ],
             "reqps",
-            "No reasoning was cut, or no logs are read: set logs in the config.",
+            "No reasoning was truncated, or no logs are read: set logs in the config.",
         ),
     )
 
@@ -151,8 +151,8 @@ def _shape(site: Site) -> tuple[Panel, ...]:
         ),
         panels.timeseries(
             "Finished per second, by reason",
-            "stop is a whole answer, length a cut one; abort and error are lost work. refused never began: the queue "
-            "was full (vLLM 0.32 on), so add replicas or cap the client.",
+            "stop is a complete response, length a truncated one; abort and error are lost work. refused never began: "
+            "the queue was full (vLLM 0.32 on), so add replicas or cap the client.",
             [
                 Query(
                     f"sum by (finished_reason) ({rate('responses_total', keep=('finished_reason',))})",

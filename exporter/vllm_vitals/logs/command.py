@@ -33,8 +33,8 @@ _CHUNK, _HEAD = 256 * 1024, 4096
 _NOT_UNDERSTOOD = frozenset({"text", "blank", "partial", "no_schema", "invalid", "malformed", "too_long"})
 _SHOWN_LETTERS, _MAX_SHOWN = 200, 1000
 _NO_RESPONSES = (
-    "no response in it, so cut at a cap: not known (vLLM logs them with --enable-log-requests --enable-log-outputs; "
-    "completions from 0.33 on)"
+    "no response in it, so truncated at cap: not known (vLLM logs them with --enable-log-requests "
+    "--enable-log-outputs; completions from 0.33 on)"
 )
 
 
@@ -218,7 +218,7 @@ def _table(report: dict[str, Any]) -> str:
     if report["truncated"] is None:
         lines.append(_NO_RESPONSES)
     else:
-        lines.append(f"{report['responses']} responses, cut at a cap: {_pairs(report['truncated']) or 'none'}")
+        lines.append(f"{report['responses']} responses, truncated at cap: {_pairs(report['truncated']) or 'none'}")
     return "\n".join([*lines, _errors(report)])
 
 

@@ -196,7 +196,7 @@ class FileFollower:
             rest = next(reversed(self._rests.values()))
             rest.key = file.key  # the copy goes on with the line that we are in
             return self._advance(rest, names)
-        self.notices.append(f"{file.path}: was truncated; lines written since the last look may be gone")
+        self.notices.append(f"{file.path}: was truncated; lines written since the last read may be lost")
         return [ended]
 
     def _finish(self, file: _File) -> Chunk:

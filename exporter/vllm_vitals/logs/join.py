@@ -52,13 +52,13 @@ def _view(source: str, model: str, metric: Reading, series: list[SeriesView]) ->
         return TruncationView(source, model, metric, log, None, f"not comparable: {why}")
     spread = 3 * math.sqrt(max(metric.value * (1 - metric.value), log.value * (1 - log.value)) / count)
     disagree = abs(metric.value - log.value) > TOLERANCE + spread
-    shares = f"metrics say {metric.value:.0%} cut at a cap, {source} says {log.value:.0%} of {count}"
+    shares = f"truncated at cap: {metric.value:.0%} by metrics, {log.value:.0%} of {count} by {source}"
     if not disagree:
         return TruncationView(source, model, metric, log, False, f"{shares}: they agree")
     hint = (
         "a finish reason hides a cap, or the log holds only part of the traffic"
         if log.value > metric.value
-        else "the log misses cut responses, or holds only part of the traffic"
+        else "the log lacks truncated responses, or holds only part of the traffic"
     )
     return TruncationView(source, model, metric, log, True, f"{shares}: they disagree; {hint}")
 

@@ -70,7 +70,7 @@ class LogWatch:
         return {name: str(int(value) if isinstance(value, bool) else value)[:200] for name, value in known.items()}
 
     def truncation(self, target: TargetSnapshot) -> Mapping[str, Sequence[str]]:
-        """By model name, what metrics and logs say of the share cut at a cap, where both can; "" is any model."""
+        """By model name, what metrics and logs say of the share truncated at a cap, where both can; "" is any model."""
         snapshot = self._snapshot()
         if snapshot is None:
             return {}

@@ -124,7 +124,7 @@ def snapshot(
 
 
 def _exists(output: Path) -> str:
-    return f"{output} exists: choose another name, or say --force"
+    return f"{output} exists: choose another name, or give --force"
 
 
 def _write(output: Path, content: bytes, force: bool) -> None:

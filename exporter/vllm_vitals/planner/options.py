@@ -188,7 +188,7 @@ def clear() -> None:
 
 
 _OPTIONS = (
-    click.option("--prometheus", default="", metavar="URL", help="Prometheus-compatible API: Prometheus, Thanos, Mimir, VictoriaMetrics."),
+    click.option("--prometheus", default="", metavar="URL", help="Prometheus-compatible API."),
     click.option("--model", default="", metavar="REGEX", help="Only models whose name matches (whole name)."),
     click.option("--target", default="", metavar="REGEX", help="Only servers whose target matches (whole name)."),
     click.option("--user", default="", metavar="NAME", help="User name for basic auth, with --password-file."),

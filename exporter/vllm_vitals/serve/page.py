@@ -187,7 +187,7 @@ def vitals(engine: EngineSnapshot) -> list[Vital]:
         _tpot(engine, "TPOT p50", "tpot_p50_seconds"),
         _tpot(engine, "TPOT p99", "tpot_p99_seconds"),
         _vital(engine, "first token p99", "ttft_p99_seconds", "s"),
-        _vital(engine, "cut at a cap", "truncated_ratio", "ratio"),
+        _vital(engine, "truncated at cap", "truncated_ratio", "ratio"),
         _vital(engine, "useful tokens", "useful_tokens_per_second", "/s"),
         _vital(engine, "output length", "output_tokens_mean", "tokens"),
     ]
@@ -218,7 +218,7 @@ def _tpot(engine: EngineSnapshot, name: str, reading_name: str) -> Vital:
 
 def _wait(engine: EngineSnapshot) -> str:
     wait = engine.readings.get("expected_wait_seconds")
-    return "" if wait is None or not wait.value else f"the last in line waits {views.duration(wait.value)}"
+    return "" if wait is None or not wait.value else f"estimated queue wait: {views.duration(wait.value)}"
 
 
 def _capacity(tokens: float | None) -> str:

@@ -94,7 +94,7 @@ def simulate(
     if duration is not None and target is None:
         raise click.UsageError("--for is the length of a recording: give it with --record FILE.jsonl.gz")
     if requests is not None and requests.selection.loop and target is not None and duration is None:
-        raise click.UsageError("a recording of --loop has no end: say how long it is with --for DURATION")
+        raise click.UsageError("a recording of --loop has no end: give its length with --for DURATION")
     traffic = requests.traffic(chosen, seed, _say) if requests is not None else None
     if target is not None:
         _record(chosen, target, seed, interval, Dialect(dialect), traffic, duration)

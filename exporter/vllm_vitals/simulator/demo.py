@@ -40,7 +40,7 @@ _VITAL_SIGNS = (
     ("preemptions/s, per finish, redone", ("preemptions", "preemptions per finish", "recomputed work")),
     ("KV cache, max", ("KV cache, max",)),
     ("TPOT p99, p50", ("TPOT p99", "TPOT p50")),
-    ("cut at a cap", ("cut at a cap",)),
+    ("truncated at cap", ("truncated at cap",)),
 )
 
 
@@ -79,7 +79,7 @@ async def run(
             console.print(f"Status page: {url}\n", soft_wrap=True)
             await (_draw if console.is_terminal else _tell)(stage, console)
             if console.is_terminal:
-                console.print(f"The story is over. The page stays at {url} until Ctrl-C.", soft_wrap=True)
+                console.print(f"The scenario has ended. The page stays at {url} until Ctrl-C.", soft_wrap=True)
             else:
                 daemon.stop()
 
@@ -127,7 +127,7 @@ async def _tell(stage: Stage, console: Console) -> None:
             console.print(f"--- {_minutes(stage.elapsed())}")
             verdict.print_verdict(console, [snapshot])
         await asyncio.sleep(_LOOK_EVERY_S)
-    console.print("The story is over.")
+    console.print("The scenario has ended.")
 
 
 # ------------------------------------------------------------------ on a terminal: a picture that changes
@@ -168,4 +168,4 @@ def _vital_signs(engine: EngineSnapshot) -> Table:
 
 
 def _minutes(seconds: float) -> str:
-    return f"minute {int(seconds // 60)}:{int(seconds % 60):02d} of the story"
+    return f"minute {int(seconds // 60)}:{int(seconds % 60):02d}"

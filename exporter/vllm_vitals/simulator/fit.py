@@ -71,7 +71,7 @@ def fit(observed: Sequence[Interval]) -> StepTime:
     Raises `FitError` when there are fewer than eight intervals.
     """
     if len(observed) < 8:
-        raise FitError(f"only {len(observed)} intervals under load without preemptions: record a longer stretch")
+        raise FitError(f"only {len(observed)} intervals under load without preemptions: record for longer")
     rows = [(1.0, item.prefill, item.decoding, item.context) for item in observed]
     # Relative residuals: a slow interval must not outweigh ten fast ones.
     weights = [item.weight / item.seconds**2 for item in observed]
@@ -134,7 +134,7 @@ def _least_squares(rows: list[list[float]], values: list[float], weights: list[f
         best = max(range(pivot, size), key=lambda r: abs(matrix[r][pivot]))
         matrix[pivot], matrix[best] = matrix[best], matrix[pivot]
         if abs(matrix[pivot][pivot]) < 1e-12:
-            raise FitError("the recording never varies its load: the terms cannot be told apart")
+            raise FitError("the recording never varies its load: the terms cannot be separated")
         for row_index in range(size):
             if row_index != pivot:
                 factor = matrix[row_index][pivot] / matrix[pivot][pivot]

@@ -51,7 +51,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         then="kv_pressure",
     ),
     Scenario(
-        "preempting", "a full KV cache evicts now and then; almost nobody is evicted twice", "preempting", 600,
+        "preempting", "a full KV cache evicts now and then; almost no request is evicted twice", "preempting", 600,
         ((0, _CALM), (120, Load(clients=72, think_s=2.0, prompt=Lengths(400, 0.3), output=Lengths(300, 0.6)))),
         replace(_SERVER, enable_prefix_caching=False), then="preempting",
     ),
@@ -100,7 +100,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         ((0, _CALM), (120, Restart(40.0))), then="healthy",
     ),
     Scenario(
-        "asleep", "the server is put to sleep when nobody asks", "asleep", 300,
+        "asleep", "the server is put to sleep while no requests arrive", "asleep", 300,
         ((0, _CALM), (100, Load()), (130, Sleep(1))), then="asleep",
     ),
     Scenario(

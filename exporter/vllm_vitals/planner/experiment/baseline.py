@@ -141,7 +141,7 @@ def baseline(
 def _repeats(engines: Engines, grid: Grid, repeats: int) -> list[range]:
     """Return the repeats that were scraped throughout. Raises `BaselineError` where two are not left of several."""
     if grid.windows < 2 * repeats:
-        raise BaselineError(f"{grid.windows * grid.step} s are too short for {repeats} repeats: take a longer stretch")
+        raise BaselineError(f"{grid.windows * grid.step} s are too short for {repeats} repeats: take a longer period")
     there = coverage.scraped(engines, grid)
     found = coverage.whole_repeats(there, repeats)
     if len(found) < min(2, repeats):
@@ -223,7 +223,7 @@ def _settings(telemetry: Telemetry, engines: Engines, told: Mapping[str, str]) -
     mixed = sorted(name for name, values in found.items() if len(values) > 1 and name not in told)
     if mixed:
         raise BaselineError(
-            f"{mixed[0]} is not the same in the whole stretch on all servers: choose another, or one --target"
+            f"{mixed[0]} is not the same over the whole period on all servers: choose another period, or one --target"
         )
     settings = {**{name: next(iter(values)) for name, values in found.items()}, **told}
     return dict(sorted(settings.items())), settings.pop("version", "")

@@ -92,7 +92,9 @@ def _refusals(before: Baseline, after: Baseline, changed: Mapping[str, tuple[str
         found.append(f"two versions of vLLM: {before.version or 'not known'} and {after.version or 'not known'}")
     real = [name for name in changed if name not in CONSEQUENCES]
     if len(real) > 1:
-        found.append(f"{len(real)} knobs changed at once ({', '.join(real)}): nobody can say which one did it")
+        found.append(
+            f"{len(real)} knobs changed at once ({', '.join(real)}): the effect cannot be attributed to one of them"
+        )
     if before.engines != after.engines:
         found.append(f"{before.engines} engines before, {after.engines} after")
     return found

@@ -49,7 +49,7 @@ def findings(model: "ModelReview") -> tuple[Finding, ...]:
     checks = (_states, _objectives, _cache, _slots, _preemption, _truncation, _trends, _money, _lengths, _settings)
     found = [finding for check in checks for finding in check(model)]
     return tuple(sorted(found, key=lambda finding: RANK[finding.level])) or (
-        Finding("fine", "verdict", "Nothing in this period asks for action."),
+        Finding("fine", "verdict", "Nothing in this period needs action."),
     )
 
 
@@ -159,12 +159,12 @@ def _truncation(model: "ModelReview") -> Iterator[Finding]:
         level: Level = "act" if share >= TRUNCATED_ACT else "watch"
         advice = model.shape.max_tokens
         to = f" The lengths call for max_tokens {advice.low} to {advice.high}." if advice.low is not None else ""
-        yield Finding(level, "truncation", f"{words.share(share)} of the answers were cut at a cap.{to}")
+        yield Finding(level, "truncation", f"{words.share(share)} of the responses were truncated at a cap.{to}")
     if model.reasoning_cut:
         yield Finding(
             "watch",
             "truncation",
-            f"{model.reasoning_cut:.0f} answers were cut inside their reasoning: their readers got no answer.",
+            f"{model.reasoning_cut:.0f} responses were truncated inside their reasoning and hold no answer.",
         )
 
 
@@ -183,7 +183,7 @@ def _trends(model: "ModelReview") -> Iterator[Finding]:
                 level,
                 "trend",
                 f"{trend.what}: reaches its limit in about {days:.0f} days ({first:.0f} at the earliest), "
-                "if it goes on like this.",
+                "if the trend continues.",
             )
 
 

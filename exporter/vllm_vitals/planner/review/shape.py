@@ -129,8 +129,8 @@ def max_tokens(outputs: Lengths, truncated: float | None) -> MaxTokens:
     cut = ""
     if truncated is not None and truncated >= CUT:
         cut = (
-            f"{words.share(truncated)} of the answers were cut at a cap, so true lengths are longer than these: "
-            "look again after raising it."
+            f"{words.share(truncated)} of the responses were truncated at a cap, so true lengths are longer: "
+            "measure again after raising it."
         )
         return MaxTokens("unknown", None, None, "answers that were cut say nothing about how long they would be", cut)
     spread, mean, p90 = outputs.cv.value, outputs.mean, outputs.p90.value
@@ -184,8 +184,8 @@ def benchmark(inputs: Lengths, outputs: Lengths, room: Headroom, hits: float | N
     if hits is not None and hits >= FLATTERING_HITS:
         warnings.insert(
             0,
-            f"Prefix-cache hits: {words.share(hits)} of the prompt tokens were found in the cache. A benchmark of "
-            "fresh prompts will look worse than this service, one with repeated prompts better: give both shares.",
+            f"Prefix-cache hits: {words.share(hits)} of the prompt tokens were found in the cache. A benchmark "
+            "with fresh prompts will be slower than this service, one with repeated prompts faster: report both.",
         )
     if room.fit is not None and steps[-1] > room.fit:
         warnings.append(

@@ -74,7 +74,7 @@ def _assumption(slo: Slo, outputs: Lengths) -> tuple[str, str]:
             if ratio >= STRAGGLERS
             else ""
         )
-        return "not stated", f"the objective does not say which output lengths it assumes{need} ({seen})"
+        return "not stated", f"the objective states no output lengths{need} ({seen})"
     broken = outputs.mean > ASSUMPTION_FACTOR * assumed.mean or outputs.p99.lower > ASSUMPTION_FACTOR * assumed.p99
     text = f"assumed: mean {assumed.mean:.0f}, p99 {assumed.p99:.0f} tokens; {seen}"
     return ("broken" if broken else "met"), text

@@ -220,7 +220,7 @@ class _Run:
             self._lose(job, str(error))
             self._failures += 1
             if error.fatal or self._failures >= FAILURES_IN_A_ROW:
-                self._stop = f"not asked: {error}"
+                self._stop = f"not queried: {error}"
         else:
             self._failures = 0
             self._intakes[job.signal].add(answer, job.kind)

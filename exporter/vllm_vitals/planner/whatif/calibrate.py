@@ -21,7 +21,7 @@ MIN_SECONDS, MAX_REQUESTS = 120.0, 3_000
 FAR = 0.5  # a value is ruled out whose worst miss is larger by so much (a share), and twice as large
 NAMES = {
     "generated": "generated tokens/s", "completed": "requests/s", "per_completion": "preemptions a request",
-    "truncated": "share cut at a cap", "ttft_mean": "mean TTFT", "ttft_p50": "TTFT p50", "ttft_p99": "TTFT p99",
+    "truncated": "share truncated at a cap", "ttft_mean": "mean TTFT", "ttft_p50": "TTFT p50", "ttft_p99": "TTFT p99",
     "tpot_mean": "mean TPOT", "tpot_p50": "TPOT p50", "tpot_p99": "TPOT p99",
 }  # fmt: skip
 
@@ -103,10 +103,10 @@ def _assumed(name: str, chosen: Fit, fits: Sequence[Fit]) -> str:
     rival = min(rivals, key=lambda fit: fit.worst)
     other = _plain(rival.value(name))
     if not _far(rival, chosen):
-        return f"{said} (nobody told; {other} fits alike)"
+        return f"{said} (assumed; {other} fits equally well)"
     worst = max(rival.misses, key=rival.misses.__getitem__)
     misses = f"{other} misses {NAMES[worst]} by {rival.misses[worst]:,.0%}, {_plain(chosen.value(name))} by"
-    return f"{said} (told by the fit: {misses} {chosen.misses.get(worst, 0.0):,.0%})"
+    return f"{said} (from the fit: {misses} {chosen.misses.get(worst, 0.0):,.0%})"
 
 
 def _plain(value: object) -> str:

@@ -92,9 +92,7 @@ def _between(grid: Grid, between: tuple[float, float]) -> range:
     last = min(grid.windows, int(-((grid.start - between[1]) // grid.step)))
     if last <= first:
         began = datetime.fromtimestamp(grid.start, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        raise SituationError(
-            f"the stretch asked for lies outside the data: {grid.windows * grid.step} s from {began} on"
-        )
+        raise SituationError(f"the requested period is outside the data: {grid.windows * grid.step} s from {began} on")
     return range(first, last)
 
 
@@ -176,7 +174,7 @@ def _load(series: EngineSeries, grid: Grid, windows: range, closed: bool) -> Loa
     wanted = demand(series, grid)
     rate = mean(wanted[w] for w in windows) if wanted is not None else None
     if not rate:
-        raise SituationError("no request came in the stretch")
+        raise SituationError("no request arrived in the period")
     return Load(rate=rate, **common)  # type: ignore[arg-type]
 
 
@@ -192,9 +190,7 @@ def _lengths(histogram: Histogram | None, what: str) -> Lengths:
     shown = fit(histogram)
     centre, spread = shown.mean().value, shown.cv()
     if histogram is None or centre is None or centre <= 0:
-        raise SituationError(
-            f"no {what} lengths in the stretch: no request finished in it, or the histogram is not there"
-        )
+        raise SituationError(f"no {what} lengths in the period: no request finished in it, or the histogram is missing")
     filled = [i for i, count in enumerate(histogram.counts) if count > (histogram.counts[i - 1] if i else 0)]
     low, high = edges(histogram, filled[0])[0], edges(histogram, filled[-1])[1]
     cv = spread.value if spread.value is not None else spread.lower or 0.0

@@ -73,4 +73,4 @@ def _sentence(model: ModelReview) -> str:
     )
     if gap.value is not None:
         text += f" Of the distance from p50 to p99, {words.gone(gap)} goes away in windows without preemption."
-    return text + " Flat stretches are a bucket's edge: histograms cannot say it finer."
+    return text + " Flat parts are a bucket's edge: histograms have no finer resolution."

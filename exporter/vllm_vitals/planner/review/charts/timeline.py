@@ -37,7 +37,7 @@ def _sentence(model: ModelReview) -> str:
     )
     harm = len(model.incidents)
     shaded = (
-        f"The {harm} shaded stretch{'es are' if harm > 1 else ' is'} where service was harmed or hidden"
+        f"The {harm} shaded period{'es are' if harm > 1 else ' is'} where service was harmed or hidden"
         if harm
         else "Nothing is shaded: no incident"
     )

@@ -364,7 +364,7 @@ def test_max_tokens_by_the_rule(the_week: Week, name: str) -> None:
     outputs, advice = model(the_week, name).shape.outputs, model(the_week, name).shape.max_tokens
     if model(the_week, name).truncated_share >= 0.05:
         assert (advice.class_, advice.low, advice.high) == ("unknown", None, None)
-        assert "were cut at a cap" in advice.caution
+        assert "were truncated at a cap" in advice.caution
         return
     cv = outputs.cv.value
     base = outputs.mean if cv <= 0.3 else outputs.p90.value

@@ -197,7 +197,7 @@ def still_saturated(f: Facts, limits: Thresholds) -> Verdict:
 
 
 def kv_pressure(f: Facts, limits: Thresholds) -> Verdict:
-    """The cache was nearly full, and nobody has been evicted yet."""
+    """The cache was nearly full, and nothing has been preempted yet."""
     return all_of(_at_least(f.kv_max, limits.kv_pressure_ratio), not f.preemptions)
 
 

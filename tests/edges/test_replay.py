@@ -1,6 +1,8 @@
 """Every recording of a real server, through the command line's own path, against what a correct monitor says."""
 
 import json
+import tracemalloc
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from vllm_vitals.cli.main import cli
 from vllm_vitals.core.snapshot import Scrape
 from vllm_vitals.core.states import State
 from vllm_vitals.recordings import recording, replay
+from vllm_vitals.recordings.replay_series import SeriesSpool
 
 RECORDINGS = Path(__file__).parent.parent / "data" / "recordings"
 NAMES = sorted(path.parent.name for path in RECORDINGS.glob("*/metrics.jsonl.gz"))
@@ -114,10 +117,25 @@ def at(engine: dict[str, Any], since_start: float) -> dict[str, Any]:
     return entry
 
 
+def series(target: str, scrapes: list[Scrape]) -> list[dict[str, Any]]:
+    """The engines of a recording with their series, as its JSON has them."""
+    with SeriesSpool() as spool:
+        done = replay.Replay(target, spool)
+        done.take(scrapes)
+        return [
+            {
+                "engine": key.engine,
+                "model_name": key.model_name,
+                "series": json.loads(b"[%b]" % b"".join(spool.read(key))),
+            }
+            for key, _ in done.engines
+        ]
+
+
 def test_before_an_engine_is_seen_it_is_unknown_and_afterwards_it_has_its_own_series() -> None:
     scrapes = list(recording.read(RECORDINGS / "dp2_pressure" / "metrics.jsonl.gz"))
     late = [Scrape(s.at, s.duration_s, None, "refused", "no") if i < 2 else s for i, s in enumerate(scrapes)]
-    engines = replay.engines(replay.judge("t", late))
+    engines = series("t", late)
     assert [engine["engine"] for engine in engines] == ["0", "1"]
     for engine in engines:
         assert [entry["state"] for entry in engine["series"][:2]] == ["unknown", "unknown"]
@@ -126,7 +144,7 @@ def test_before_an_engine_is_seen_it_is_unknown_and_afterwards_it_has_its_own_se
 
 def test_a_recording_without_one_good_scrape_still_says_what_it_saw() -> None:
     scrapes = [Scrape(float(at), 0.1, None, "refused", "no") for at in range(5)]
-    (engine,) = replay.engines(replay.judge("t", scrapes))
+    (engine,) = series("t", scrapes)
     assert (engine["model_name"], engine["engine"]) == ("", "")
     assert [entry["state"] for entry in engine["series"]] == ["unknown", "unknown", "down", "down", "down"]
 
@@ -145,8 +163,63 @@ def test_a_recording_that_breaks_off_is_judged_up_to_there_and_says_so(tmp_path:
 def test_a_recording_with_a_long_interval_is_judged_over_four_of_its_scrapes() -> None:
     path = RECORDINGS / "spiral_chunked" / "metrics.jsonl.gz"
     sparse = list(recording.read(path))[::20]  # every 40 s: two would lie in the usual window
-    done = replay.judge("x", sparse)
-    assert done.polls[-1].engines[0].window_s == pytest.approx(160, abs=5)
-    assert State.DEATH_SPIRAL in {poll.engines[0].state for poll in done.polls}
-    assert len(done.polls) == len(sparse)
-    assert len(replay.judge("x", sparse[:2]).polls) == 2
+    polls = list(replay.judge("x", sparse))
+    assert polls[-1].engines[0].window_s == pytest.approx(160, abs=5)
+    assert State.DEATH_SPIRAL in {poll.engines[0].state for poll in polls}
+    assert len(polls) == len(sparse)
+    assert len(list(replay.judge("x", sparse[:2]))) == 2
+
+
+def test_memory_does_not_grow_with_a_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of 2.5 MB can hold 50 million lines of a failed scrape."""
+
+    def failed(count: int) -> Iterator[Scrape]:
+        return (Scrape(float(n % 7), 0.1, None, "http_error", "HTTP 500") for n in range(count))
+
+    def peak(count: int) -> int:
+        tracemalloc.start()
+        try:
+            with SeriesSpool() as spool:
+                replay.Replay("x", spool).take(failed(count))
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    monkeypatch.setattr(replay, "MAX_WORST", 500)
+    peak(500)  # caches
+    assert peak(6_000) < peak(2_000) + 300_000
+
+
+def test_the_middle_of_the_worst_is_found_with_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    scrapes = [Scrape(float(5 * n), 0.1, None, "refused", "no") for n in range(1_000)]
+    exact, few = replay.WorstMoment(), replay.WorstMoment()
+    polls = list(replay.judge("x", scrapes))
+    for poll in polls:
+        exact.add(poll)
+    monkeypatch.setattr(replay, "MAX_WORST", 64)
+    for poll in polls:
+        few.add(poll)
+    assert exact.poll is polls[2:][len(polls[2:]) // 2]  # the first two are not yet down
+    assert len(few._kept) <= 65
+    assert few.poll is not None
+    assert abs(few.poll.at - exact.poll.at) <= 5 * 1_000 / 32
+
+
+def test_series_that_would_fill_the_disk_stop_and_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vllm_vitals.recordings.replay_series.MAX_ENTRIES", 40)
+    path = RECORDINGS / "dp2_pressure" / "metrics.jsonl.gz"
+    result = CliRunner().invoke(cli, ["check", "--replay", str(path), "--json"])
+    answer = json.loads(result.stdout)
+    assert [len(engine["series"]) for engine in answer["engines"]] == [20, 20]
+    assert "the rest of the series is left out" in answer["cut_off"]
+    assert answer["engines"][0]["timeline"][-1]["to"] > answer["engines"][0]["series"][-1]["t"]
+
+
+def test_engines_without_number_are_left_out_of_a_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "MAX_ENGINES", 3)
+    body = "# TYPE vllm:num_requests_running gauge\n" + "".join(
+        f'vllm:num_requests_running{{model_name="m",engine="{n}"}} 1\n' for n in range(9)
+    )
+    done = replay.Replay("x")
+    done.take([Scrape(5.0 * n, 0.1, body.encode()) for n in range(9)])
+    assert len(done.engines) == 3

@@ -37,7 +37,7 @@ def test_a_recording_is_written_that_replay_can_judge(tmp_path):
     result = CliRunner().invoke(simulate, ["--scenario", "saturated", "--record", str(file), "--interval", "10"])
     assert result.exit_code == 0
     assert "60 scrapes" in result.output
-    assert judge("saturated", recording.read(file)).polls[-1].engines[0].state is State.SATURATED
+    assert list(judge("saturated", recording.read(file)))[-1].engines[0].state is State.SATURATED
 
 
 @pytest.mark.parametrize("command", [simulate, demo])
@@ -138,7 +138,7 @@ def brief():
 
 
 def test_on_a_terminal_the_five_vital_signs_stand_beside_the_advice():
-    polls = judge("story", play(scenario("death_spiral"))).polls
+    polls = list(judge("story", play(scenario("death_spiral"))))
     stage = show.Stage(scenario("death_spiral"), "http://127.0.0.1:1/", lambda: 300.0, lambda: polls[-1])
     out = io.StringIO()
     Console(file=out, width=120).print(show.picture(stage))

@@ -31,7 +31,7 @@ WANTED = {
 
 def states(name, scrapes):
     """Per poll the state of the worst engine."""
-    return [min((engine.state for engine in poll.engines), key=lambda s: s.rank) for poll in judge(name, scrapes).polls]
+    return [min((engine.state for engine in poll.engines), key=lambda s: s.rank) for poll in judge(name, scrapes)]
 
 
 def test_every_scenario_that_was_promised_exists_once():
@@ -62,12 +62,12 @@ def test_the_story_walks_through_pressure_into_the_spiral_and_out():
 
 
 def test_dp_imbalance_is_the_first_ranks_alone():
-    last = judge("dp", play(scenario("dp_imbalance"))).polls[-1]
+    last = list(judge("dp", play(scenario("dp_imbalance"))))[-1]
     assert {engine.key.engine: engine.state for engine in last.engines} == {"0": State.PREEMPTING, "1": State.HEALTHY}
 
 
 def test_truncation_cuts_most_answers_at_the_servers_default():
-    (engine,) = judge("cut", play(scenario("truncation"))).polls[-1].engines
+    (engine,) = list(judge("cut", play(scenario("truncation"))))[-1].engines
     assert engine.readings["truncated_ratio"].value == pytest.approx(0.8, abs=0.1)
 
 

@@ -1,8 +1,10 @@
 """``vllm-vitals check``: a verdict on live servers or on a recording; the exit code says it too."""
 
 import asyncio
+import contextlib
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import click
@@ -18,7 +20,9 @@ from vllm_vitals.cli.options import DURATION, FILE, configured
 from vllm_vitals.clock import Clock
 from vllm_vitals.core.snapshot import TargetSnapshot
 from vllm_vitals.core.thresholds import Thresholds
-from vllm_vitals.recordings import recording, replay
+from vllm_vitals.recordings import recording
+from vllm_vitals.recordings.replay import Replay
+from vllm_vitals.recordings.replay_series import MAX_ENTRIES, SeriesSpool
 from vllm_vitals.scrape.target import Target
 from vllm_vitals.serve import views
 
@@ -87,14 +91,37 @@ def _live(targets: Sequence[Target], seconds: float, as_json: bool) -> int:
 
 def _recording(path: Path, file: Path | None, as_json: bool) -> int:
     limits = configured(file, (), {}).thresholds if file is not None else Thresholds()
-    done = replay.judge(recording.target_name(path), recording.read(path), limits)
-    moment = verdict.worst_moment(done.polls)
-    if moment is None:
-        raise click.ClickException(f"{path}: no scrape in it: give a file that `vllm-vitals record` wrote")
-    if as_json:
-        click.echo(orjson.dumps(replay.as_json(path, done)))
-    else:
-        verdict.print_replay(terminal.console(), done, moment)
+    with contextlib.ExitStack() as files:
+        spool = files.enter_context(SeriesSpool()) if as_json else None
+        done = Replay(recording.target_name(path), spool)
+        done.take(recording.read(path), limits)
+        moment = done.worst.poll
+        if moment is None:
+            raise click.ClickException(f"{path}: no scrape in it: give a file that `vllm-vitals record` wrote")
+        if spool is None:
+            verdict.print_replay(terminal.console(), done, moment)
+        else:
+            _write_json(path, done, spool)
     if done.cut_off:
         click.echo(f"vllm-vitals: {done.cut_off}", err=True)
     return verdict.exit_code([moment])
+
+
+def _write_json(path: Path, done: Replay, spool: SeriesSpool) -> None:
+    """Write a recording's JSON engine by engine. Times are the recording's (epoch s)."""
+    if spool.is_full:
+        done.cut_off = f"{path}: more than {MAX_ENTRIES:,} entries: the rest of the series is left out"
+    write = partial(click.echo, nl=False)
+    write(b'{"recording":%b,"engines":[' % orjson.dumps(str(path)))
+    for number, (key, timeline) in enumerate(done.engines):
+        head = {
+            "target": key.target,
+            "model_name": key.model_name,
+            "engine": key.engine,
+            "timeline": [{"from": run.start, "to": run.end, "state": run.state.value} for run in timeline.runs],
+        }
+        write(b"," * bool(number) + orjson.dumps(head)[:-1] + b',"series":[')
+        for piece in spool.read(key):
+            write(piece)
+        write(b"]}")
+    write(b"]" + (b',"cut_off":%b' % orjson.dumps(done.cut_off) if done.cut_off else b"") + b"}\n")

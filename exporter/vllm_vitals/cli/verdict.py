@@ -11,11 +11,10 @@ from rich.text import Text
 
 from vllm_vitals.core.snapshot import Advice, EngineSnapshot, TargetSnapshot
 from vllm_vitals.core.states import State
-from vllm_vitals.recordings import replay
 from vllm_vitals.recordings.replay import Replay
 from vllm_vitals.serve import page, views
 
-EXIT_CODES = {"critical": 2, "warning": 1, "unknown": 3, "ok": 0}  # the worst first
+EXIT_CODES = {"critical": 2, "warning": 1, "unknown": 3, "ok": 0}  # in the order of `replay.SEVERITIES`
 _COLOURS = {"critical": "bold red", "warning": "bold yellow", "ok": "bold green", "unknown": "bold magenta"}
 
 
@@ -23,23 +22,6 @@ def exit_code(snapshots: Iterable[TargetSnapshot]) -> int:
     """0 healthy, 1 warning, 2 critical, 3 unknown: the worst engine speaks."""
     seen = {engine.state.severity for snapshot in snapshots for engine in snapshot.engines}
     return next((code for severity, code in EXIT_CODES.items() if severity in seen), EXIT_CODES["unknown"])
-
-
-def worst_moment(polls: Sequence[TargetSnapshot]) -> TargetSnapshot | None:
-    """Return the poll in the middle of the worst state of a recording; unknown is no worse than the rest."""
-    if not polls:
-        return None
-    badness = list(map(_badness, polls))
-    worst = min(badness)
-    at_worst = [poll for poll, bad in zip(polls, badness, strict=True) if bad == worst]
-    return at_worst[len(at_worst) // 2]
-
-
-def _badness(poll: TargetSnapshot) -> tuple[bool, int, int]:
-    """Smallest is worst: as the exit code has it, then as the states are ordered."""
-    order = list(EXIT_CODES)
-    states = [engine.state for engine in poll.engines] or [State.UNKNOWN]
-    return min((state is State.UNKNOWN, order.index(state.severity), state.rank) for state in states)
 
 
 def print_verdict(console: Console, snapshots: Iterable[TargetSnapshot]) -> None:
@@ -50,17 +32,15 @@ def print_verdict(console: Console, snapshots: Iterable[TargetSnapshot]) -> None
 
 
 def print_replay(console: Console, done: Replay, moment: TargetSnapshot) -> None:
-    """Print a recording's states over time, engine by engine, and the verdict at its `worst_moment`."""
-    start = done.polls[0].at
-    for engine in replay.engines(done):
-        who = " ".join(part for part in (engine["target"], engine["model_name"], f"engine {engine['engine']}") if part)
+    """Print a recording's states over time, engine by engine, and the verdict at its worst moment."""
+    for key, timeline in done.engines:
+        who = " ".join(part for part in (key.target, key.model_name, f"engine {key.engine}") if part)
         console.print(Text(_clean(who), style="bold"))
-        for run in engine["timeline"]:
-            state = State(run["state"])
-            times = f"{run['from'] - start:7.0f} s to {run['to'] - start:5.0f} s  "
-            console.print(Text.assemble(times, (state.spec.label, _COLOURS[state.severity])))
+        for run in timeline.runs:
+            times = f"{run.start - done.start:7.0f} s to {run.end - done.start:5.0f} s  "
+            console.print(Text.assemble(times, (run.state.spec.label, _COLOURS[run.state.severity])))
         console.print()
-    console.print(Text(f"In the middle of its worst, at {moment.at - start:.0f} s:\n"))
+    console.print(Text(f"In the middle of its worst, at {moment.at - done.start:.0f} s:\n"))
     print_verdict(console, [moment])
 
 

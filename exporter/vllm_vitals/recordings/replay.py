@@ -1,119 +1,174 @@
 """A recording judged as fast as it can be read, by the same judge as the daemon's.
 
-Input: a recording. Output: per engine a timeline of states and one series entry per scrape. Invariant:
-time comes from the recording alone, so the same file always gives the same answer.
+Input: a recording. Output: per engine a timeline of states, the worst moment, and where wanted one series entry per
+scrape. Invariant: time comes from the recording alone, so the same file always gives the same answer; what is kept in
+memory does not grow with the file.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
 from statistics import median
-from typing import Any
 
-from vllm_vitals.catalog import DERIVED, Kind
 from vllm_vitals.core.snapshot import EngineKey, EngineSnapshot, Scrape, TargetSnapshot
 from vllm_vitals.core.states import State
 from vllm_vitals.core.target_evaluator import TargetEvaluator
 from vllm_vitals.core.thresholds import Thresholds
-from vllm_vitals.recordings import recording
-from vllm_vitals.serve import views
+from vllm_vitals.recordings.recording import RecordingError
+from vllm_vitals.recordings.replay_series import SeriesSpool
 
 TO_TELL_THE_INTERVAL = 5  # gaps looked at
-
-_TAX_BOUNDS = ("recompute_tax_lower_ratio", "recompute_tax_upper_ratio")
-_ABOUT_STATE = ("state_since_timestamp_seconds", "window_seconds")
-_PLAIN = tuple(
-    metric.name
-    for metric in DERIVED
-    if metric.kind is Kind.GAUGE and not metric.labels and metric.name not in (*_ABOUT_STATE, *_TAX_BOUNDS)
-)
-_TAILS = ("tpot_p50_seconds", "tpot_p99_seconds", "tpot_p99_p50_ratio")
-SIGNALS = (*_PLAIN, *_TAILS, *(f"{name}.inter_token" for name in _TAILS), "ttft_p99_seconds")
+MAX_ENGINES = 2_048  # of one recording, over all its time
+MAX_RUNS = 20_000  # of one engine's timeline
+MAX_WORST = 4_000  # engine snapshots kept to find the middle of the worst
 
 
 @dataclass(frozen=True, slots=True)
+class Run:
+    """So long an engine was in one state (epoch s): until the scrape that shows the next."""
+
+    start: float
+    end: float
+    state: State
+
+
+@dataclass(slots=True)
+class Timeline:
+    """The runs of one engine; after `MAX_RUNS` the last one goes on."""
+
+    runs: list[Run] = field(default_factory=list)
+
+    def add(self, at: float, state: State) -> None:
+        """Take in one scrape's state."""
+        last = self.runs[-1] if self.runs else None
+        if last is not None:
+            self.runs[-1] = Run(last.start, at, last.state)
+        if last is None or (last.state is not state and len(self.runs) < MAX_RUNS):
+            self.runs.append(Run(at, at, state))
+
+    def copy(self) -> "Timeline":
+        """Return the same runs, to go on by themselves."""
+        return Timeline(list(self.runs))
+
+
+class WorstMoment:
+    """The poll in the middle of the worst state so far; unknown is no worse than the rest.
+
+    Exact while all polls at the worst fit, else to within a small share of them: then only every second, fourth, ... is
+    kept.
+    """
+
+    def __init__(self) -> None:
+        self._badness: tuple[bool, int, int] | None = None
+        self._kept: list[TargetSnapshot] = []
+        self._count, self._stride = 0, 1
+
+    @property
+    def poll(self) -> TargetSnapshot | None:
+        """The poll; None where there was none."""
+        return self._kept[min(len(self._kept) - 1, self._count // 2 // self._stride)] if self._kept else None
+
+    def add(self, poll: TargetSnapshot) -> None:
+        """Take in one poll."""
+        badness = _badness(poll)
+        if self._badness is None or badness < self._badness:
+            self._badness, self._kept, self._count, self._stride = badness, [], 0, 1
+        if badness != self._badness:
+            return
+        if self._count % self._stride == 0:
+            self._kept.append(poll)
+        self._count += 1
+        if len(self._kept) > max(16, MAX_WORST // max(1, len(poll.engines))):
+            self._kept, self._stride = self._kept[::2], self._stride * 2
+
+
+def _badness(poll: TargetSnapshot) -> tuple[bool, int, int]:
+    """Smallest is worst: as `check`'s exit code has it, then as the states are ordered."""
+    states = [engine.state for engine in poll.engines] or [State.UNKNOWN]
+    return min((state is State.UNKNOWN, SEVERITIES.index(state.severity), state.rank) for state in states)
+
+
+SEVERITIES = ("critical", "warning", "unknown", "ok")  # the worst first
+
+
 class Replay:
-    """What a recording said: every poll's snapshot, and one line where the file could not be read to its end."""
+    """What a recording says, taken in poll by poll. ``spool`` keeps every entry of its series, on disk."""
 
-    target: str
-    polls: tuple[TargetSnapshot, ...]
-    cut_off: str = ""
+    def __init__(self, target: str, spool: SeriesSpool | None = None) -> None:
+        self.target = target
+        self.polls = 0
+        self.start = 0.0
+        self.worst = WorstMoment()
+        self.cut_off = ""
+        self._spool = spool
+        self._timelines: dict[EngineKey, Timeline] = {}
+        self._before = Timeline()  # of an engine that nobody has seen yet: the nameless one's
+
+    def take(self, scrapes: Iterable[Scrape], limits: Thresholds | None = None) -> None:
+        """Judge scrapes in order. A recording that breaks off is judged up to the break; raises `RecordingError`
+        where nothing came before it.
+        """
+        try:
+            for poll in judge(self.target, scrapes, limits):
+                self.add(poll)
+        except RecordingError as error:
+            if not self.polls:
+                raise
+            self.cut_off = str(error)
+
+    def add(self, poll: TargetSnapshot) -> None:
+        """Take in one poll."""
+        if not self.polls:
+            self.start = poll.at
+        self.polls += 1
+        self.worst.add(poll)
+        known = {engine.key: engine for engine in poll.engines}
+        nameless = next((engine for engine in poll.engines if not engine.key.engine), None)
+        for key in known:
+            if key not in self._timelines and len(self._timelines) < MAX_ENGINES:
+                self._timelines[key] = self._before.copy()
+                if self._spool is not None:
+                    self._spool.begin(key)
+        for key, timeline in self._timelines.items():
+            timeline.add(poll.at, _state(known.get(key, nameless)))
+        self._before.add(poll.at, _state(nameless))
+        if self._spool is not None:
+            self._spool.add(poll.at, known, nameless, self._timelines)
+
+    @property
+    def engines(self) -> list[tuple[EngineKey, Timeline]]:
+        """Each engine that was ever seen; the nameless one only where no other was."""
+        named = [key for key in self._timelines if key.engine or key.model_name]
+        ordered = sorted(named or self._timelines, key=lambda k: (k.model_name, k.engine))
+        return [(key, self._timelines[key]) for key in ordered]
 
 
-def judge(target: str, scrapes: Iterable[Scrape], limits: Thresholds | None = None) -> Replay:
-    """Judge scrapes in order. A recording that breaks off is judged up to the break."""
-    first, polls, cut_off = list[Scrape](), list[TargetSnapshot](), ""
+def _state(engine: EngineSnapshot | None) -> State:
+    return engine.state if engine is not None else State.UNKNOWN
+
+
+def judge(target: str, scrapes: Iterable[Scrape], limits: Thresholds | None = None) -> Iterator[TargetSnapshot]:
+    """Yield a snapshot a scrape, in order. What came before an error of ``scrapes`` comes before it here, too."""
+    first: list[Scrape] = []
     judging: TargetEvaluator | None = None
     try:
         for scrape in scrapes:
-            if judging is None:
-                first.append(scrape)
-                if len(first) <= TO_TELL_THE_INTERVAL:
-                    continue
-                judging = _watch(target, first, limits, polls)
-            else:
-                polls.append(judging.observe(scrape))  # what came before an error must stay
-    except recording.RecordingError as error:
-        if not first:
-            raise
-        cut_off = str(error)
+            if judging is not None:
+                yield judging.observe(scrape)
+                continue
+            first.append(scrape)
+            if len(first) > TO_TELL_THE_INTERVAL:
+                judging = _evaluator(target, first, limits)
+                yield from map(judging.observe, first)
+    except RecordingError:
+        if judging is None:
+            yield from map(_evaluator(target, first, limits).observe, first)
+        raise
     if judging is None:
-        _watch(target, first, limits, polls)
-    return Replay(target, tuple(polls), cut_off)
+        yield from map(_evaluator(target, first, limits).observe, first)
 
 
-def _watch(target: str, first: list[Scrape], limits: Thresholds | None, polls: list[TargetSnapshot]) -> TargetEvaluator:
-    """Return an evaluator whose fast window holds four scrapes at the recording's interval, past ``first``."""
+def _evaluator(target: str, first: list[Scrape], limits: Thresholds | None) -> TargetEvaluator:
+    """Return an evaluator whose fast window holds four scrapes at the recording's interval."""
     gaps = [later.at - earlier.at for earlier, later in pairwise(first)]
-    judging = TargetEvaluator(target, limits or Thresholds().at_interval(median(gaps) if gaps else 0.0))
-    polls.extend(judging.observe(scrape) for scrape in first)
-    return judging
-
-
-def as_json(path: Path, done: Replay) -> dict[str, Any]:
-    """Return the JSON of ``check --replay --json``. Times are the recording's (epoch s)."""
-    answer = {"recording": str(path), "engines": engines(done)}
-    return {**answer, "cut_off": done.cut_off} if done.cut_off else answer
-
-
-def engines(done: Replay) -> list[dict[str, Any]]:
-    """Return each engine that was ever seen; the nameless one only where no other was."""
-    keys = dict.fromkeys(engine.key for poll in done.polls for engine in poll.engines)
-    named = [key for key in keys if key.engine or key.model_name]
-    return [_engine(key, done) for key in sorted(named or keys, key=lambda k: (k.model_name, k.engine))]
-
-
-def _engine(key: EngineKey, done: Replay) -> dict[str, Any]:
-    """Return one engine's timeline and series. Before it is first seen it has the nameless engine's state."""
-    series = []
-    for poll in done.polls:
-        known = {engine.key: engine for engine in poll.engines}
-        nameless = next((engine for engine in poll.engines if not engine.key.engine), None)
-        series.append(_entry(poll.at, known.get(key, nameless), own=key in known))
-    return {
-        "target": key.target,
-        "model_name": key.model_name,
-        "engine": key.engine,
-        "timeline": timeline([(entry["t"], entry["state"]) for entry in series]),
-        "series": series,
-    }
-
-
-def _entry(at: float, snapshot: EngineSnapshot | None, own: bool) -> dict[str, Any]:
-    state = snapshot.state if snapshot is not None else State.UNKNOWN
-    sample = snapshot.sample if snapshot is not None and own else None
-    readings = snapshot.readings if snapshot is not None and own else {}
-    values = {**views.sample_values(sample), **views.reading_values(readings, SIGNALS)}
-    return {"t": at, "state": state.value, **values}
-
-
-def timeline(states: list[tuple[float, str]]) -> list[dict[str, Any]]:
-    """Return the runs of one state: each lasts until the scrape that shows the next, the last until the last scrape."""
-    runs: list[dict[str, Any]] = []
-    for at, state in states:
-        if runs:
-            runs[-1]["to"] = at
-        if not runs or runs[-1]["state"] != state:
-            runs.append({"from": at, "to": at, "state": state})
-    return runs
+    return TargetEvaluator(target, limits or Thresholds().at_interval(median(gaps) if gaps else 0.0))

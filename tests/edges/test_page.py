@@ -2,29 +2,29 @@
 
 import asyncio
 import html
+import re
 import subprocess
+from math import isfinite
 from pathlib import Path
 
-import jinja2
+import orjson
 import pytest
 
 from tests.edges.servers import RECORDINGS, http, says, serving
 from tests.programs import PATIENCE_S, find
+from vllm_vitals.core.render import TargetRenderer, join
 from vllm_vitals.core.snapshot import EngineKey, EngineSnapshot, Reading, Scrape, TargetSnapshot
 from vllm_vitals.core.states import State
 from vllm_vitals.core.target_evaluator import TargetEvaluator
 from vllm_vitals.recordings import recording
-from vllm_vitals.serve import page, views
+from vllm_vitals.serve import page, views, web
 
 ALL = page.Asked()
 CRITICAL = (0xC4, 0x18, 0x2C)
 
 
 def drawn(snapshots: list[TargetSnapshot], now: float, asked: page.Asked = ALL) -> str:
-    templates = jinja2.Environment(
-        loader=jinja2.PackageLoader("vllm_vitals.serve"), autoescape=True, undefined=jinja2.StrictUndefined
-    )
-    return templates.get_template("status.html").render(page=page.build(snapshots, now, asked=asked), version="0")
+    return web.templates().get_template("status.html").render(page=page.build(snapshots, now, asked=asked), version="0")
 
 
 def judged(name: str, target: str, scrape: int = -1) -> TargetSnapshot:
@@ -231,3 +231,62 @@ def test_a_real_browser_draws_it_with_its_colours(tmp_path: Path) -> None:
     seen = {tuple(round(float(c) * 255) for c in pixels[y, x][:3]) for y in range(0, 900, 4) for x in range(0, 1280, 2)}
     assert CRITICAL in seen
     assert len(seen) > 20
+
+
+def test_what_keeps_us_from_looking_stands_on_top() -> None:
+    shown = page.build(fleet([State.HEALTHY]), 100.0, impaired={"file_descriptors": "no file descriptor left"})
+    text = web.templates().get_template("status.html").render(page=shown, version="0")
+    assert "vllm-vitals itself is impaired: no file descriptor left." in text
+    assert "impaired:" not in drawn(fleet([State.HEALTHY]), 100.0)
+
+
+def test_what_cannot_be_seen_is_written_out_and_not_sent() -> None:
+    name = "a\x1b[31mb\u202ec\u2066d\x07e\u200bf\x85"
+    engine = EngineSnapshot(EngineKey(name, name, name), State.HEALTHY, 40.0, 100.0)
+    text = drawn([TargetSnapshot(name, False, 100.0, 0.1, 100.0, "protocol", name, engines=(engine,))], 100.0)
+    assert not [ch for ch in text if not ch.isprintable() and ch != "\n"]
+    assert r"a\x1b[31mb\u202ec\u2066d\x07e\u200bf\x85" in text
+
+
+def test_a_row_that_cannot_be_drawn_costs_no_other_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = page.vitals
+
+    def vitals(engine: EngineSnapshot) -> list[page.Vital]:
+        if engine.key.target == "t1" and engine.at is not None:
+            raise OverflowError("cannot convert float infinity to integer")
+        return real(engine)
+
+    monkeypatch.setattr(page, "vitals", vitals)
+    text = drawn(fleet([State.THRASHING, State.DEATH_SPIRAL, State.HEALTHY]), 100.0)
+    assert text.count("the numbers of this engine cannot be shown (OverflowError)") == 1
+    assert all(f"t{n}" in text for n in range(3))
+
+
+def test_the_json_of_a_target_that_cannot_be_told_costs_no_other_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(views, "target", lambda *_: 1 // 0)
+    told = views.target_or_fault(fleet([State.HEALTHY])[0], 100.0)
+    assert told["target"] == "t0"
+    assert "(ZeroDivisionError)" in told["detail"]
+
+
+ABSURD = ("1.7976931348623157e308", "5e-324", "NaN", "-Inf")
+
+
+@pytest.mark.parametrize("number", ABSURD)
+def test_no_number_in_any_family_breaks_judge_metrics_json_or_page(number: str) -> None:
+    good = [scrape for scrape in recording.read(RECORDINGS / "spiral_chunked" / "metrics.jsonl.gz") if scrape.body]
+    names = sorted({line.split(b"{")[0] for line in good[0].body.split(b"\n") if line.startswith(b"vllm:")})  # type: ignore[union-attr]
+    for name in names:
+        judge, renderer = TargetEvaluator("t"), TargetRenderer()
+        series = re.compile(rb"(?m)^(%b[{ ].*) \S+$" % re.escape(name))
+        for scrape in good[10:31:10]:
+            assert scrape.body is not None
+            body = series.sub(lambda line: line[1] + b" " + number.encode(), scrape.body)
+            seen = judge.observe(Scrape(scrape.at, 0.1, body))
+        for engine in seen.engines:
+            values = [r.value for r in engine.readings.values() if r.value is not None]
+            assert all(map(isfinite, values)), name
+        join([renderer.render(seen)])
+        orjson.dumps(views.target(seen, seen.at))
+        text = drawn([seen], seen.at)
+        assert "cannot be shown" not in text, name

@@ -11,7 +11,7 @@ from vllm_vitals.core.derive import WindowView
 from vllm_vitals.core.evidence import evidence, unknowns
 from vllm_vitals.core.history import Episode, Progress, UsefulBaseline, UsualLatency
 from vllm_vitals.core.sample import EngineSample
-from vllm_vitals.core.snapshot import EngineKey, EngineSnapshot, Reading, Role
+from vllm_vitals.core.snapshot import EngineKey, EngineSnapshot, Reading, Role, checked
 from vllm_vitals.core.state_machine import Facts, Machine
 from vllm_vitals.core.states import State
 from vllm_vitals.core.thresholds import Thresholds
@@ -124,6 +124,7 @@ class EngineEvaluator:
             "inflight_output_tokens_estimate": self._progress.inflight_estimate(sample),
             "useful_tokens_baseline_per_second": self._baseline.feed(at, view.fast, view.means.running, self._limits),
         }
+        readings = {name: checked(reading) for name, reading in readings.items()}
         facts = self._facts(view, readings)
         if canary.silent_since is not None and not sample.updating_weights:
             facts = replace(facts, canary_unanswered_seconds=at - canary.silent_since)

@@ -19,6 +19,7 @@ from vllm_vitals.vllm.routes import HttpKey, counted
 Values = list[float]
 TOLERANCE = 0.01  # a ratio or gauge this far outside its range is rounding, not nonsense
 MAX_LABEL_VALUES = 16  # closed sets in vLLM have at most 6
+LARGEST = 1e18  # a server that makes a million tokens a second for 30,000 years; products of two stay finite
 MAX_BUCKETS = 256  # vLLM's widest histogram has 40: more is nonsense that every poll and page would pay for
 OTHER = "other"
 
@@ -53,7 +54,7 @@ def _grouped(members: Iterable[Member], label: str, missing: str = "") -> dict[s
 
 def _peak(values: Values, slots: tuple[int, ...]) -> tuple[float | None, int]:
     """Gauge >= 0 that every process repeats: the largest."""
-    usable = [values[slot] for slot in slots if -TOLERANCE <= values[slot] < inf]
+    usable = [values[slot] for slot in slots if -TOLERANCE <= values[slot] < LARGEST]
     return max(0.0, *usable) if usable else None, len(slots) - len(usable)
 
 
@@ -64,18 +65,18 @@ def _ratio(values: Values, slots: tuple[int, ...]) -> tuple[float | None, int]:
 
 def _total(values: Values, slots: tuple[int, ...]) -> tuple[float | None, int]:
     parts = [values[slot] for slot in slots]
-    dropped = sum(not 0 <= part < inf for part in parts)
+    dropped = sum(not 0 <= part < LARGEST for part in parts)
     return None if dropped else sum(parts), dropped
 
 
 def _earliest(values: Values, slots: tuple[int, ...]) -> tuple[float | None, int]:
-    usable = [values[slot] for slot in slots if 0 < values[slot] < inf]
+    usable = [values[slot] for slot in slots if 0 < values[slot] < LARGEST]
     return min(usable, default=None), len(slots) - len(usable)
 
 
 def _distinct(values: Values, slots: tuple[int, ...]) -> tuple[tuple[float, ...] | None, int]:
     """Every value that is said, ascending: several start times are several processes, or several servers."""
-    usable = [values[slot] for slot in slots if 0 < values[slot] < inf]
+    usable = [values[slot] for slot in slots if 0 < values[slot] < LARGEST]
     return tuple(sorted(set(usable))[:MAX_LABEL_VALUES]) or None, len(slots) - len(usable)
 
 
@@ -171,7 +172,8 @@ def _share(members: Sequence[Member]) -> _Buckets:
     slot_of = {float(m.labels["le"]): m.slot for m in members if m.part == "bucket"}
     parts = {m.part: m.slot for m in members if m.part != "bucket"}
     bounds = sorted(slot_of)
-    if not 2 <= len(bounds) <= MAX_BUCKETS or bounds[-1] != inf or len(slot_of) + len(parts) != len(members):
+    sound = 2 <= len(bounds) <= MAX_BUCKETS and bounds[-1] == inf and bounds[-2] <= LARGEST
+    if not sound or len(slot_of) + len(parts) != len(members):
         raise ValueError("not a histogram")
     slots = [slot_of[bound] for bound in bounds]
     first, last = slots[0], slots[-1]
@@ -189,8 +191,8 @@ def _histogram(values: Values, shares: list[_Buckets] | int) -> tuple[Histogram 
     for share in shares:
         own = share.counts(values)
         its_sum = values[share.sum]
-        cumulative = own[0] >= 0 and all(map(le, own, own[1:])) and own[-1] == values[share.count] < inf
-        if not cumulative or not 0 <= its_sum < inf:
+        cumulative = own[0] >= 0 and all(map(le, own, own[1:])) and own[-1] == values[share.count] < LARGEST
+        if not cumulative or not 0 <= its_sum < LARGEST:
             return None, 1
         counts = [a + b for a, b in zip(counts, own, strict=True)] if counts else own
         total += its_sum

@@ -11,7 +11,7 @@ from typing import Any
 
 from vllm_vitals.core import places
 from vllm_vitals.core.exposition import MAX_SERIES, Exposition, ExpositionError, Fault
-from vllm_vitals.core.fold import Member
+from vllm_vitals.core.fold import LARGEST, Member
 from vllm_vitals.core.incremental import ParsedBody
 from vllm_vitals.core.places import PAGE, Place, Separation, separation
 from vllm_vitals.core.sample import TargetSample
@@ -240,7 +240,7 @@ def _number(text: str | None) -> float | None:
         number = float(text or "")
     except ValueError:
         return None
-    return number if 0 < number < float("inf") else None
+    return number if 0 < number < LARGEST else None
 
 
 def _body_facts(exposition: Exposition, configs: Configs) -> BodyFacts:

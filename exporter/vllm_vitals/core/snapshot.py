@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import isfinite
 from typing import Literal, NamedTuple
 
 from vllm_vitals.core.sample import EngineSample
@@ -36,6 +37,19 @@ def absent(why: str) -> Reading:
 def invalid(why: str) -> Reading:
     """A number that was there but cannot be true."""
     return Reading(None, status="invalid", why=why)
+
+
+def checked(reading: Reading) -> Reading:
+    """The same, unless one of its numbers is none: everything after this may count and format without a thought.
+
+    A bound may be infinite (above the last bucket), a value may not.
+    """
+    value, lower, upper, _, why = reading
+    if value is not None and not isfinite(value):
+        return invalid(why or "the numbers that it comes from cannot be true")
+    if lower != lower or upper != upper:  # noqa: PLR0124 - NaN
+        return Reading(value, why=why) if value is not None else invalid(why or "its bounds are no numbers")
+    return reading
 
 
 @dataclass(frozen=True, slots=True)

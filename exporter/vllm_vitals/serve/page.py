@@ -7,7 +7,7 @@ snapshot's own value or an age; an absent number is a dash and its reason stands
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from urllib.parse import urlencode
 
@@ -89,10 +89,14 @@ class Page:
     impaired: Sequence[str] = ()
 
 
+def _nothing_logged(_: TargetSnapshot) -> Mapping[str, Sequence[str]]:
+    return {}
+
+
 def build(
     snapshots: Iterable[TargetSnapshot],
     now: float,
-    logged: Logged = lambda _: {},
+    logged: Logged = _nothing_logged,
     asked: Asked = Asked(),
     nothing: str = "no target has been tried yet",
     impaired: Mapping[str, str] = MappingProxyType({}),
@@ -112,14 +116,14 @@ def build(
     shown = min(len(engines) if len(engines) <= FEW else troubled, MAX_CARDS)
     loud, rest = engines[:shown], engines[shown:]
     worst = first.spec.label if engines else nothing
-    cards = [_row(engine, target, now, logged(target), asked) for engine, target in loud]
+    cards = [_row(engine, target, now, logged, asked) for engine, target in loud]
     return Page(
         title=f"{worst} · vllm-vitals",
         worst=worst,
         counts=[(state.spec.label, state.severity, counted[state]) for state in State if counted[state]],
         targets=len(targets),
         cards=cards,
-        rows=[_row(engine, target, now, {}, asked) for engine, target in rest[:MAX_ROWS]],
+        rows=[_row(engine, target, now, _nothing_logged, asked) for engine, target in rest[:MAX_ROWS]],
         left_out=max(0, len(rest) - MAX_ROWS),
         only=asked.only,
         refresh=asked.address({row.key for row in cards if row.unfolded}),
@@ -139,7 +143,17 @@ def fold(key: EngineKey) -> str:
     return hashlib.sha256(name.encode(errors="replace")).hexdigest()[:FOLD_LETTERS]
 
 
-def _row(
+def _row(engine: EngineSnapshot, target: TargetSnapshot, now: float, logged: Logged, asked: Asked) -> Row:
+    """Return an engine's row; one that cannot be drawn costs no other its own."""
+    try:
+        return _drawn(engine, target, now, logged(target), asked)
+    except (ArithmeticError, ValueError, TypeError, LookupError) as error:
+        why = f"a bug in vllm-vitals: the numbers of this engine cannot be shown ({type(error).__name__})"
+        bare = EngineSnapshot(engine.key, engine.state, since=0.0, at=None)
+        return replace(_drawn(bare, target, now, {}, asked), age="?", problem=why)
+
+
+def _drawn(
     engine: EngineSnapshot, target: TargetSnapshot, now: float, logged: Mapping[str, Sequence[str]], asked: Asked
 ) -> Row:
     key, ours = engine.key, fold(engine.key)

@@ -106,13 +106,31 @@ def target(snapshot: TargetSnapshot, now: float, skew: float = 0.0) -> dict[str,
     }
 
 
+def target_or_fault(snapshot: TargetSnapshot, now: float, skew: float = 0.0) -> dict[str, Any]:
+    """Return the same; what cannot be told of one target costs no other its own."""
+    try:
+        return target(snapshot, now, skew)
+    except (ArithmeticError, ValueError, TypeError, LookupError) as error:
+        why = f"a bug in vllm-vitals: its numbers cannot be shown ({type(error).__name__})"
+        return {"target": snapshot.target, "up": snapshot.up, "reason": snapshot.reason, "detail": why, "engines": []}
+
+
 def worst_first(snapshots: Iterable[TargetSnapshot]) -> list[TargetSnapshot]:
     """Targets by their worst engine, then by name."""
     return sorted(snapshots, key=lambda s: (min((e.state.rank for e in s.engines), default=99), s.target))
 
 
+def visible(text: str) -> str:
+    """Return a text with what cannot be seen written out: escapes, controls, marks that turn the order of letters."""
+    if text.isprintable():
+        return text
+    return "".join(ch if ch.isprintable() or ch in "\n\t" else ch.encode("unicode_escape").decode() for ch in text)
+
+
 def duration(seconds: float) -> str:
     """A length of time as a person says it: 45 s, 12 min, 3 h 20 min, 2 d 4 h."""
+    if not isfinite(seconds):
+        return "–"
     whole = max(0, round(seconds))
     if whole < 100:
         return f"{whole} s"

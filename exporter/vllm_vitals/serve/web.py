@@ -41,10 +41,7 @@ class Site:
         self._build = render_samples(
             [("build_info", {"version": __version__, "python": platform.python_version()}, 1.0)]
         )
-        templates = jinja2.Environment(
-            loader=jinja2.PackageLoader("vllm_vitals.serve"), autoescape=True, undefined=jinja2.StrictUndefined
-        )
-        self._page = templates.get_template("status.html")
+        self._page = templates().get_template("status.html")
         self._bodies = SharedBodies()
 
     def close(self) -> None:
@@ -110,7 +107,7 @@ class Site:
         impaired = dict(self._impairment.active())
 
         def tell() -> bytes:
-            targets = [views.target(each, now, skew) for each in views.worst_first(snapshots)]
+            targets = [views.target_or_fault(each, now, skew) for each in views.worst_first(snapshots)]
             return orjson.dumps({"now": now + skew, "impaired": impaired, "targets": targets})
 
         return await self._bodies.send(request, "engines", tell, {"Content-Type": "application/json"})
@@ -131,6 +128,17 @@ class Site:
         return web.Response(
             status=500 if why else 200, text=f"{why}\nthe old config stays in force\n" if why else "reloaded\n"
         )
+
+
+def templates() -> jinja2.Environment:
+    """Return what our pages are drawn by: nothing that a server says is markup, or invisible."""
+    loader = jinja2.PackageLoader("vllm_vitals.serve")
+    return jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, finalize=_visible)
+
+
+def _visible(value: object) -> object:
+    """Write out what a server says that cannot be seen. What the template itself made stays."""
+    return views.visible(value) if type(value) is str else value
 
 
 def _drawn_at_length(snapshots: Sequence[TargetSnapshot]) -> Sequence[TargetSnapshot]:

@@ -12,7 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from vllm_vitals.clock import Clock
-from vllm_vitals.config.loader import Config, ConfigError
+from vllm_vitals.config.errors import ConfigError
+from vllm_vitals.config.loader import Config
 from vllm_vitals.core.snapshot import TargetSnapshot
 from vllm_vitals.impairment import Impairment
 from vllm_vitals.log import Logger, get_logger

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from tests.programs import current, missing
+from vllm_vitals.config.section import alerts
 from vllm_vitals.dashboards import links
-from vllm_vitals.rules.config import load
 from vllm_vitals.rules.model import dump
 from vllm_vitals.rules.routing import document
 
@@ -124,7 +124,7 @@ def test_grafana_finds_its_data_source_and_dashboards_and_lets_nobody_edit() -> 
 
 def test_alertmanagers_config_is_what_the_alert_code_makes_for_the_inbox() -> None:
     folder = ROOT / "deploy" / "alertmanager"
-    made = dump(document(load(folder / "alerts.yml")))
+    made = dump(document(alerts(folder / "alerts.yml")))
     assert (folder / "alertmanager.yml").read_text(encoding="utf-8") == made
     hooks = re.findall(r"url: http://inbox:9841/(\w+)", made)
     assert sorted(hooks) == ["pager", "tickets", "watchdog"]
@@ -136,7 +136,7 @@ def test_prometheus_scrapes_the_exporter_under_the_job_that_alerts_know() -> Non
     assert job["static_configs"] == [{"targets": ["exporter:9840"]}]
     for key in ("body_size_limit", "sample_limit", "label_limit", "label_value_length_limit"):
         assert job[key]
-    assert load(ROOT / "deploy" / "alertmanager" / "alerts.yml").exporter_job == "vllm-vitals"
+    assert alerts(ROOT / "deploy" / "alertmanager" / "alerts.yml").exporter_job == "vllm-vitals"
     mounted = {mount.split(":")[1] for mount in SERVICES["prometheus"]["volumes"]}
     assert any(path.startswith("/etc/prometheus/rules/") for path in mounted)
 

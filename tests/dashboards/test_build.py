@@ -8,13 +8,13 @@ import yaml
 
 from tests.programs import ROOT
 from tests.typed import typed
+from vllm_vitals.config.alerts import Config, Limits
 from vllm_vitals.dashboards import links
 from vllm_vitals.dashboards.build import build
 from vllm_vitals.dashboards.modernise import modernise
 from vllm_vitals.dashboards.site import Levels, Site, scale
 from vllm_vitals.generated import drift
 from vllm_vitals.rules import meta, page, ticket
-from vllm_vitals.rules.config import Config, Limits
 
 
 def test_the_committed_files_are_what_the_code_builds() -> None:
@@ -50,15 +50,15 @@ def test_an_unknown_mode_is_told_in_one_line() -> None:
 
 def test_a_config_with_a_mistake_names_its_key(tmp_path: Path) -> None:
     config = tmp_path / "alerts.yml"
-    config.write_text("limits: {tail_ratio: high}\n", encoding="utf-8")
+    config.write_text("alerts: {limits: {tail_ratio: high}}\n", encoding="utf-8")
     result = typed("dashboards", "build", "--config", config, "--out", tmp_path)
     assert result.exit_code == 2
-    assert "limits.tail_ratio" in result.output
+    assert "alerts.limits.tail_ratio" in result.output
 
 
 def test_a_users_limit_moves_the_line_on_the_chart(tmp_path: Path) -> None:
     config = tmp_path / "alerts.yml"
-    config.write_text("limits: {truncated_ratio: 0.17}\n", encoding="utf-8")
+    config.write_text("alerts: {limits: {truncated_ratio: 0.17}}\n", encoding="utf-8")
     assert typed("dashboards", "build", "--config", config, "--out", tmp_path).exit_code == 0
     overview = json.loads((tmp_path / f"{links.OVERVIEW}.json").read_text(encoding="utf-8"))
     panel = next(panel for panel in overview["panels"] if panel["title"] == "Truncated at the cap")

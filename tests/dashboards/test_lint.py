@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from tests.dashboards import lint
+from vllm_vitals.config.alerts import Config
 from vllm_vitals.dashboards import links
 from vllm_vitals.dashboards.build import build
 from vllm_vitals.dashboards.site import Site
-from vllm_vitals.rules.config import Config
 
 SITES = {
     "daemon and native": Site(),

@@ -6,10 +6,12 @@ from typing import get_args
 
 from tests.dashboards import lint
 from vllm_vitals.catalog import METRICS
+from vllm_vitals.config.alerts import Config
+from vllm_vitals.config.objectives import Indicator
+from vllm_vitals.config.section import parse_alerts
 from vllm_vitals.dashboards.build import build
 from vllm_vitals.dashboards.site import Site
 from vllm_vitals.rules.build import rules
-from vllm_vitals.rules.config import Config, Indicator, parse
 from vllm_vitals.rules.lint import metrics_of, queries_of
 from vllm_vitals.rules.model import Alert
 
@@ -25,12 +27,13 @@ UNSHOWN = {
     "state_seconds_total": FOLDED,
 }
 # An SLO may be about any of these.
-PROMISED = parse(
+PROMISED = parse_alerts(
     {
-        "slos": [
-            {"name": name, "indicator": name, "seconds": 10, "share": 0.99, "output_tokens": {"mean": 300, "p99": 900}}
-            for name in get_args(Indicator)
-        ]
+        "alerts": {
+            "slos": [
+                {"name": name, "indicator": name, "threshold": "10s", "share": 0.99} for name in get_args(Indicator)
+            ]
+        }
     }
 )
 

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllm_vitals.config import loader, schema, strict_yaml
-from vllm_vitals.config.loader import Config, ConfigError
+from vllm_vitals.config import loader, schema, strict_yaml, thresholds
+from vllm_vitals.config.errors import ConfigError
+from vllm_vitals.config.loader import Config
 from vllm_vitals.config.strict_yaml import YamlError, load
 from vllm_vitals.core.snapshot import Role
 from vllm_vitals.core.thresholds import Thresholds
@@ -26,14 +27,40 @@ MISTAKES = [
     ("interva: 5s", "c.yaml: interva: unknown key; did you mean interval?"),
     ("interval: 5s\ninterval: 6s", "c.yaml:2:1: the key 'interval' is given twice"),
     ("targets:\n- url: a\n  url: b", "c.yaml:3:3: the key 'url' is given twice"),
-    ("interval: 1:30", 'c.yaml: interval: expected a duration such as "5s" or "1m30s", got 90'),
-    ("interval: 5", 'c.yaml: interval: expected a duration such as "5s" or "1m30s", got 5'),
-    ("interval: 0s", 'c.yaml: interval: expected more than 0, got "0s"'),
+    ("interval: 1:30", "c.yaml: interval: 90 is no duration: write 90s"),
+    ("interval: 5", "c.yaml: interval: 5 is no duration: write 5s"),
+    ("interval: '45'", 'c.yaml: interval: "45" is no duration: write 45s'),
+    ("interval: 1.5h", 'c.yaml: interval: "1.5h" is no duration: write 1h30m'),
+    ("interval: 30s1m", 'c.yaml: interval: "30s1m" is no duration: write 1m30s'),
+    ("interval: 10 minutes", 'c.yaml: interval: "10 minutes" is no duration: write 10m'),
+    ("interval: true", "c.yaml: interval: true is no duration: write one such as 30s, 5m or 1h30m"),
+    ("interval: soon", 'c.yaml: interval: "soon" is no duration: write one such as 30s, 5m or 1h30m'),
+    ("interval: 99y", 'c.yaml: interval: "99y" is longer than 10000d'),
+    ("interval: 0s", 'c.yaml: interval: expected more than 0s, got "0s"'),
     ("on: 1", "c.yaml:1:1: a key must be text, got True: quote it"),
-    ("listen: 9840", "c.yaml: listen: expected text (quote it), got 9840"),
-    ('listen: "9840"', 'c.yaml: listen: expected host:port such as "127.0.0.1:9840", got "9840"'),
+    ("listen: 9840",
+     'c.yaml: listen: 9840 is a port without a host: write "127.0.0.1:9840" to be read from this machine, ":9840" to be'
+     " read from everywhere"),
+    ("listen: here", 'c.yaml: listen: expected host:port such as "127.0.0.1:9840", got "here"'),
+    ("listen: h:99999", 'c.yaml: listen: expected host:port such as "127.0.0.1:9840", got "h:99999"'),
     ("histograms: some", "c.yaml: histograms: expected 'all', 'latency' or 'none', got \"some\""),
-    ("limits: {body: 5}", 'c.yaml: limits.body: expected a size such as "16MiB", got 5'),
+    ("limits: {body: 5}", "c.yaml: limits.body: 5 is no size: write 5B"),
+    ("limits: {body: 16777216}", "c.yaml: limits.body: 16777216 is no size: write 16MiB"),
+    ("limits: {body: 16 MB}", 'c.yaml: limits.body: "16 MB" is no size: write 16MiB'),
+    ("limits: {body: big}", 'c.yaml: limits.body: "big" is no size: write one such as 512KiB, 16MiB or 1GiB'),
+    ('limits: {targets: "200"}',
+     'c.yaml: limits.targets: expected a whole number, got "200": write 200 without quotes'),
+    ("targets: ['http://${VLLM}:8000']",
+     "c.yaml: targets[0]: ${VLLM} is not filled in: write the value, or run the file through envsubst first"),
+    ("targets: [{url: a, bearer_token_file: '${TOKEN}'}]",
+     "c.yaml: targets[0].bearer_token_file: ${TOKEN} is not filled in: write the value, or run the file through "
+     "envsubst first"),
+    ("targets: ['http://$VLLM:8000']",
+     "c.yaml: targets[0].url: a variable in the address is not filled in: write the address itself"),
+    ("targets: [{url: a, headers: {Authorization: x}}]",
+     "c.yaml: targets[0].headers.Authorization: a secret stands in a file: give bearer_token_file or basic_auth"),
+    ("flight_recorder: {directory: a, max_bytes: 1GiB}",
+     'c.yaml: flight_recorder.max_bytes: is called max_size now: write max_size: "1GiB" or such'),
     ("targets: a", 'c.yaml: targets: expected a list, got "a"'),
     ("targets: [5]", "c.yaml: targets[0]: expected keys and values, got 5"),
     ("targets: [{name: a}]", "c.yaml: targets[0].url: is needed"),
@@ -47,15 +74,15 @@ MISTAKES = [
      'c.yaml: targets[0] and targets[1] are both called "a:8000": remove one or give it a name'),
     ("targets: [{url: a, timeout: 9s}]", "c.yaml: targets[0].timeout: 9 s is longer than the interval of 5 s"),
     ("targets: [{url: a, tls: {cert_file: x}}]",
-     "c.yaml: targets[0].tls: cert_file and key_file belong together: give both"),
+     "c.yaml: targets[0].tls.key_file: cert_file and key_file belong together: give both"),
     ("targets: [{url: a, bearer_token_file: x, basic_auth: {username: u, password_file: p}}]",
-     "c.yaml: targets[0]: give either bearer_token_file or basic_auth, not both"),
+     "c.yaml: targets[0].basic_auth: give either bearer_token_file or basic_auth, not both"),
     ("targets: [{url: a, basic_auth: {username: u, password: p}}]",
      "c.yaml: targets[0].basic_auth.password_file: is needed\n"
      "c.yaml: targets[0].basic_auth.password: unknown key; did you mean password_file?"),
     ("targets: [{url: a, labels: {target: x}}]",
-     "c.yaml: targets[0]: labels.target would hide a label that vllm-vitals sets itself"),
-    ("thresholds: {hold: 30}", 'c.yaml: thresholds.hold: expected a duration such as "5s" or "1m30s", got 30'),
+     "c.yaml: targets[0].labels: target would hide a label that vllm-vitals sets itself"),
+    ("thresholds: {hold: 30}", "c.yaml: thresholds.hold: 30 is no duration: write 30s"),
     ("thresholds: {kv_pressure_ratio: 90}",
      "c.yaml: thresholds.kv_pressure_ratio: expected a share from 0 to 1 (0.9 for 90 %), got 90"),
     ("thresholds: {failures: 0}", "c.yaml: thresholds.failures: expected at least 1, got 0"),
@@ -67,7 +94,16 @@ MISTAKES = [
     ("a: &x [1]\nb: *x", "c.yaml:2:4: aliases are not accepted"),
     ("a: b: c", "c.yaml:1:5: mapping values are not allowed here"),
     ("[1]", "c.yaml: expected keys and values at the top, got a list"),
-    ("logs: {sources: [{name: a, path: [x]}]}", "c.yaml: logs.sources[0].path: unknown key; did you mean paths?"),
+    ("logs: {sources: [{name: a, push: true, path: [x]}]}",
+     "c.yaml: logs.sources[0].path: unknown key; did you mean paths?"),
+    ("logs: {limits: {window: 600}}", "c.yaml: logs.limits.window: 600 is no duration: write 600s"),
+    ("logs: {limits: {window_s: 600}}",
+     'c.yaml: logs.limits.window_s: is called window now: write window: "10m" or such'),
+    ('logs: {limits: {max_series: "200"}}',
+     'c.yaml: logs.limits.max_series: expected a whole number, got "200": write 200 without quotes'),
+    ("logs: {limits: {max_line: 10B}}", 'c.yaml: logs.limits.max_line: expected at least 1024B, got "10B"'),
+    ("alerts: {limits: {queue_for: 15}}", "c.yaml: alerts.limits.queue_for: 15 is no duration: write 15s"),
+    ("review: {gpus: '2'}", 'c.yaml: review.gpus: expected a number, got "2": write 2 without quotes'),
 ]  # fmt: skip
 
 
@@ -109,10 +145,10 @@ def test_every_threshold_can_be_set_and_times_are_durations() -> None:
     for field in fields(Thresholds):
         number = field.default
         assert isinstance(number, int | float)
-        text = f'"{number:g}s"' if field.name in schema.TIMES else f"{number}"
+        text = f'"{number:g}s"' if field.name in thresholds.TIMES else f"{number}"
         found = build(f"thresholds: {{{field.name}: {text}}}\ntargets: [a]")
         assert found.targets[0].thresholds == Thresholds()
-    assert {field.name for field in fields(Thresholds)} > schema.TIMES | schema.SHARES
+    assert {field.name for field in fields(Thresholds)} > thresholds.TIMES | thresholds.SHARES
 
 
 def test_windows_hold_at_least_four_scrapes_unless_the_file_says_otherwise() -> None:

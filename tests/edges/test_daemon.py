@@ -22,7 +22,8 @@ from tests.edges.servers import bodies, http, plays, says, serving
 from tests.fleet.daemons import Running, configured, running
 from tests.programs import DEADLINE_S
 from vllm_vitals.config import loader
-from vllm_vitals.config.loader import Config, ConfigError
+from vllm_vitals.config.errors import ConfigError
+from vllm_vitals.config.loader import Config
 from vllm_vitals.daemon import Daemon
 from vllm_vitals.scrape.poller import next_due, phase
 

@@ -204,7 +204,7 @@ def test_kill_9_in_the_middle_of_logs_loses_no_line_and_counts_none_twice(tmp_pa
     log, config = tmp_path / "gateway.log", tmp_path / "c.yaml"
     config.write_text(
         f"listen: '127.0.0.1:0'\nlogs:\n  checkpoint: {tmp_path / 'checkpoint'}\n"
-        f"  limits: {{poll_s: 0.01, checkpoint_s: 0.02}}\n  sources:\n    - {{name: gw, paths: ['{log}']}}\n"
+        f"  limits: {{poll: 10ms, checkpoint: 20ms}}\n  sources:\n    - {{name: gw, paths: ['{log}']}}\n"
     )
     written = 0
 

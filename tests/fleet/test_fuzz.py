@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests import fed_time
 from tests.edges.servers import bodies, says, serving
 from vllm_vitals.config import loader, schema
+from vllm_vitals.config.errors import ConfigError
 from vllm_vitals.config.strict_yaml import YamlError, load
 from vllm_vitals.core.render import TargetRenderer, join
 from vllm_vitals.core.snapshot import SCRAPE_ERRORS, Scrape
@@ -124,7 +125,7 @@ config_values = st.recursive(
 def test_no_config_whatever_does_anything_but_work_or_explain(document: dict[str, object]) -> None:
     try:
         loader.build("c.yaml", document)
-    except loader.ConfigError as error:
+    except ConfigError as error:
         why = str(error)
     else:
         why = "c.yaml: fine"

@@ -11,9 +11,9 @@ import yaml
 
 from tests.typed import typed
 from vllm_vitals.config import loader
+from vllm_vitals.config.section import parse_alerts
 from vllm_vitals.kubernetes.build import outputs, watched
 from vllm_vitals.kubernetes.objects import Site
-from vllm_vitals.rules.config import parse
 
 ROOT = Path(__file__).parent.parent.parent
 SCHEMAS = ROOT / "tests" / "data" / "kubernetes"
@@ -127,11 +127,11 @@ def test_the_committed_file_is_up_to_date_and_a_bad_config_is_one_line(tmp_path:
     bad.write_text("discovery: [{}]\n")
     done = typed("kubernetes", "build", "--config", bad, "--out", tmp_path)
     assert done.exit_code == 2
-    assert done.stderr == f"vllm-vitals: {bad}: discovery[0]: give exactly one of file_sd, http_sd and dns_sd\n"
+    assert done.stderr == f"vllm-vitals: {bad}: discovery[0].dns_sd: give exactly one of file_sd, http_sd and dns_sd\n"
 
 
 def test_rules_and_dashboards_obey_the_alert_config() -> None:
-    own = parse({"limits": {"truncated_ratio": 0.77}, "identity_labels": ["cluster"]})
+    own = parse_alerts({"alerts": {"limits": {"truncated_ratio": 0.77}, "identity_labels": ["cluster"]}})
     texts = outputs(SITE, limits=own)
     assert ">= 0.77" in texts["rules.yml"]
     assert "cluster" in texts["dashboards.yml"]

@@ -16,7 +16,8 @@ from tests.edges.servers import bodies, http, says, serving
 from tests.fleet.daemons import running
 from tests.programs import PATIENCE_S
 from vllm_vitals import log as logs
-from vllm_vitals.config.loader import Config, ConfigError, build
+from vllm_vitals.config.errors import ConfigError
+from vllm_vitals.config.loader import Config, build
 
 SECRET = "c4n4ry-S3CRET"
 ENCODED = base64.b64encode(f"vitals:{SECRET}".encode()).decode()

@@ -6,7 +6,8 @@ import pytest
 from structlog.testing import CapturingLogger
 
 from vllm_vitals.config import loader
-from vllm_vitals.config.loader import Config, ConfigError
+from vllm_vitals.config.errors import ConfigError
+from vllm_vitals.config.loader import Config
 from vllm_vitals.core.snapshot import Role, Scrape
 from vllm_vitals.scrape.shards import WHOLE, Shard
 from vllm_vitals.scrape.target import Credentials, Target

@@ -29,7 +29,7 @@ def with_server(
     """A real server on loopback with the reader's routes, while ``scene`` plays."""
     sources = [{"name": name, "push": True} for name in names]
     config = LogsConfig.model_validate(
-        {"sources": sources, "checkpoint": tmp_path / "checkpoint", "limits": {"checkpoint_s": 0.01} | limits}
+        {"sources": sources, "checkpoint": tmp_path / "checkpoint", "limits": {"checkpoint": "10ms"} | limits}
     )
 
     async def play() -> None:
@@ -93,7 +93,7 @@ def test_a_body_over_the_limit_is_refused_whole(tmp_path: Path, packed: bool) ->
         assert "send smaller batches" in answer["error"]
         assert served(reader) == 0
 
-    with_server(scene, tmp_path, unpacks=False, max_push_bytes=100_000)
+    with_server(scene, tmp_path, unpacks=False, max_push="100000B")
 
 
 def test_a_broken_gzip_body_is_refused_whole(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_more_than_may_wait_at_once_is_answered_by_429(tmp_path: Path) -> None:
             while (await post(session, url, data=LINE))[0] == 429:  # until it has seen that the first client is gone
                 await asyncio.sleep(0)
 
-    with_server(scene, tmp_path, max_push_pending_bytes=2000)
+    with_server(scene, tmp_path, max_push_pending="2000B")
 
 
 def test_the_source_is_named_where_there_are_several(tmp_path: Path) -> None:

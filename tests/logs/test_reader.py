@@ -19,7 +19,7 @@ from vllm_vitals.logs import checkpoint
 from vllm_vitals.logs.config import LogsConfig
 from vllm_vitals.logs.reader import LogReader
 
-FAST = {"poll_s": 0.005, "checkpoint_s": 0.01}
+FAST = {"poll": "5ms", "checkpoint": "10ms"}
 
 
 def response(number: int) -> bytes:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vllm_vitals.logs.config import MappingError, load_schemas
+from vllm_vitals.config.errors import ConfigError
+from vllm_vitals.logs.config import load_schemas
 from vllm_vitals.logs.decode import LineDecoder
 from vllm_vitals.logs.events import RequestFinished
 from vllm_vitals.logs.paths import getter
@@ -181,7 +182,7 @@ def test_a_mapping_of_ones_own_comes_first(tmp_path: Path) -> None:
 def test_a_wrong_mapping_is_one_line_that_names_the_place(tmp_path: Path, text: str, problem: str) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(text)
-    with pytest.raises(MappingError) as caught:
+    with pytest.raises(ConfigError) as caught:
         load_schemas([file])
     assert problem in str(caught.value)
     assert "mine.yaml" in str(caught.value)

@@ -24,10 +24,10 @@ RECORDINGS = Path(__file__).parent.parent / "data/recordings"
 SETTINGS = ReviewSettings.model_validate({
     "gpu_hour_price": 2.5,
     "slos": [
-        {"name": "first token", "indicator": "ttft", "seconds": 2.5, "share": 0.99, "models": "chat",
+        {"name": "first token", "indicator": "ttft", "threshold": "2500ms", "share": 0.99, "models": "chat",
          "output_tokens": {"mean": 300, "p99": 900}},
-        {"name": "speed", "indicator": "tpot", "seconds": 0.05, "share": 0.95, "models": "chat"},
-        {"name": "code speed", "indicator": "tpot", "seconds": 0.06, "share": 0.99, "models": "code",
+        {"name": "speed", "indicator": "tpot", "threshold": "50ms", "share": 0.95, "models": "chat"},
+        {"name": "code speed", "indicator": "tpot", "threshold": "60ms", "share": 0.99, "models": "code",
          "output_tokens": {"mean": 100, "p99": 200}},
     ],
     "models": {"code": {"gpus": 2}},

@@ -10,13 +10,13 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.planner.conftest import Week
+from vllm_vitals.config.alerts import Limits
 from vllm_vitals.core.snapshot import Reading
 from vllm_vitals.planner.review import findings, render_html, render_json, render_text, slo_report, words
 from vllm_vitals.planner.review.charts import album
 from vllm_vitals.planner.review.report import Review
 from vllm_vitals.planner.review.trend import trend
 from vllm_vitals.planner.telemetry.telemetry import EngineId, Telemetry
-from vllm_vitals.rules.config import Limits
 
 
 class Page(HTMLParser):

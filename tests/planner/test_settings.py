@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from vllm_vitals.config.errors import ConfigError
 from vllm_vitals.config.review import ReviewSettings
-from vllm_vitals.config.section import SectionError
 from vllm_vitals.planner.options import review_section as load
 
 
@@ -28,7 +28,7 @@ review:
   gpu_hour_price: 1.5
   identity_labels: [cluster]
   slos:
-    - {name: first, indicator: ttft, seconds: 1, share: 0.99, models: "chat.*", output_tokens: {mean: 300, p99: 900}}
+    - {name: first, indicator: ttft, threshold: 1s, share: 0.99, models: "chat.*", output_tokens: {mean: 300, p99: 900}}
   models:
     code: {gpus: 4, gpu_hour_price: 3, settings: {max_num_seqs: 8}}
 """))  # fmt: skip
@@ -43,10 +43,10 @@ review:
     [
         ("review: {gpu_hour_prise: 1}", r"review\.gpu_hour_prise: unknown key; did you mean gpu_hour_price"),
         ("review: {gpus: 0}", r"review\.gpus: .*0"),
-        ("review: {slos: [{name: a, indicator: ttft, seconds: 1, share: 99}]}", r"review\.slos\[0\]\.share"),
-        ("review: {slos: [{name: a, indicator: ttfb, seconds: 1, share: 0.9}]}", r"review\.slos\[0\]\.indicator"),
+        ("review: {slos: [{name: a, indicator: ttft, threshold: 1s, share: 99}]}", r"review\.slos\[0\]\.share"),
+        ("review: {slos: [{name: a, indicator: ttfb, threshold: 1s, share: 0.9}]}", r"review\.slos\[0\]\.indicator"),
         (
-            "review: {slos: [{name: a, indicator: ttft, seconds: 1, share: 0.9, models: '('}]}",
+            "review: {slos: [{name: a, indicator: ttft, threshold: 1s, share: 0.9, models: '('}]}",
             "not a regular expression",
         ),
         ("review: {a: 1, a: 2}", "given twice"),
@@ -55,10 +55,10 @@ review:
     ],
 )
 def test_mistakes_name_the_key(tmp_path: Path, text: str, match: str) -> None:
-    with pytest.raises(SectionError, match=match):
+    with pytest.raises(ConfigError, match=match):
         load(written(tmp_path, text))
 
 
 def test_a_missing_file_is_named() -> None:
-    with pytest.raises(SectionError, match="/nowhere: No such file"):
+    with pytest.raises(ConfigError, match="/nowhere: No such file"):
         load(Path("/nowhere"))

@@ -23,8 +23,8 @@ from tests.rules import peers, rulesets
 from tests.rules.playback import Player, free_port, player
 from tests.rules.recordings import FOLDER, NAMES, expect
 from tests.rules.tools import ROOT
+from vllm_vitals.config.alerts import Config, Receiver, Receivers
 from vllm_vitals.rules import routing
-from vllm_vitals.rules.config import Config, Receiver, Receivers
 from vllm_vitals.rules.model import dump
 
 DOCUMENT = ROOT / "docs" / "incidents.md"

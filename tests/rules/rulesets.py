@@ -4,8 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.rules.tools import RULES
+from vllm_vitals.config.alerts import Batch, Config
+from vllm_vitals.config.objectives import OutputLength, Slo
 from vllm_vitals.rules.build import outputs
-from vllm_vitals.rules.config import Batch, Config, OutputLength, Slo
 
 DAEMON = [str(RULES / "recording.yml"), str(RULES / "alerts.yml")]
 NATIVE = [str(RULES / "native.yml"), *DAEMON]

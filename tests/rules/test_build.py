@@ -12,12 +12,16 @@ from tests.rules.rulesets import WITH_BATCH, WITH_SLO
 from tests.rules.tools import ROOT, RULES, run
 from tests.typed import typed
 from vllm_vitals.catalog import METRICS
+from vllm_vitals.config import section
+from vllm_vitals.config.alerts import Config, Limits, move_when
+from vllm_vitals.config.errors import ConfigError
+from vllm_vitals.config.objectives import OutputLength
+from vllm_vitals.config.section import parse_alerts
 from vllm_vitals.dashboards import links
 from vllm_vitals.generated import drift
 from vllm_vitals.logs.events import ERROR_KINDS
 from vllm_vitals.rules import ticket_presence
 from vllm_vitals.rules.build import findings, outputs, rules
-from vllm_vitals.rules.config import Config, ConfigError, Limits, load, move_when, parse
 from vllm_vitals.rules.lint import lint
 from vllm_vitals.rules.model import Alert, Group, Recording, Scope, Severity, dump, groups_dict
 from vllm_vitals.rules.runbook import GUIDANCE
@@ -30,7 +34,7 @@ def test_the_committed_files_are_what_the_code_builds() -> None:
 
 
 @pytest.mark.parametrize(
-    "config", [Config(), WITH_SLO, WITH_BATCH, parse({"identity_labels": ["cluster", "namespace"]})]
+    "config", [Config(), WITH_SLO, WITH_BATCH, parse_alerts({"alerts": {"identity_labels": ["cluster", "namespace"]}})]
 )
 def test_the_linter_finds_nothing(config: Config) -> None:
     assert findings(config, rules(config)) == []
@@ -50,9 +54,9 @@ def test_check_fails_on_drift_and_names_the_command(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "reminded"),
     [
-        ("team: serving\n", True),
-        ("runbook_base: runbooks\n", True),
-        ("runbook_base: https://wiki.example.com/vllm\n", False),
+        ("alerts: {team: serving}\n", True),
+        ("alerts: {runbook_base: runbooks}\n", True),
+        ("alerts: {runbook_base: https://wiki.example.com/vllm}\n", False),
         (None, False),
     ],
 )
@@ -154,30 +158,36 @@ def test_every_limit_says_when_to_move_it() -> None:
 @pytest.mark.parametrize(
     ("raw", "said"),
     [
-        ({"limits": {"tail_ratio": -1}}, "limits.tail_ratio: expected more than 0"),
-        ({"limits": {"tail_ration": 5}}, "limits.tail_ration"),
-        ({"thresholds": {"holdd": 5}}, "thresholds.holdd"),
-        ({"evaluation_seconds": 600}, "evaluation_seconds: expected at most 300"),
-        (
-            {"slos": [{"name": "x", "indicator": "ttft", "seconds": 1, "share": 0.99}]},
-            "slos[0].output_tokens: is needed",
-        ),
-        ({"slos": [{"name": "x", "indicator": "tftt", "seconds": 1, "share": 0.99}]}, "slos[0].indicator"),
-        ({"identity_labels": ["no-dash"]}, "identity_labels[0]"),
-        ({"batch": {"models": ["("]}}, "batch.models[0]"),
+        ({"alerts": {"limits": {"tail_ratio": -1}}}, "alerts.limits.tail_ratio: expected more than 0"),
+        ({"alerts": {"limits": {"tail_ration": 5}}}, "alerts.limits.tail_ration: unknown key"),
+        ({"thresholds": {"holdd": 5}}, "thresholds.holdd: unknown key; did you mean hold?"),
+        ({"alerts": {"evaluation_interval": "10m"}}, "alerts.evaluation_interval: expected at most 300s"),
+        ({"alerts": {"evaluation_interval": "15500ms"}}, "alerts.evaluation_interval: expected whole seconds"),
+        ({"alerts": {"slos": [{"name": "x", "indicator": "tftt"}]}}, "alerts.slos[0].indicator: expected 'ttft'"),
+        ({"alerts": {"identity_labels": ["no-dash"]}}, "alerts.identity_labels[0]: expected a label name"),
+        ({"alerts": {"batch": {"models": ["("]}}}, "alerts.batch.models[0]: not a regular expression"),
         ([], "expected keys and values at the top, got a list"),
-        ({"limits": {"qeue_for": 5}}, "limits.qeue_for: unknown key; did you mean queue_for?"),
-        ({"limits": {"truncated_ratio": 3}}, "limits.truncated_ratio: expected less than 1, got 3"),
+        ({"alerts": {"limits": {"qeue_for": 5}}}, "alerts.limits.qeue_for: unknown key; did you mean queue_for?"),
+        ({"alerts": {"limits": {"truncated_ratio": 3}}}, "truncated_ratio: expected a share from 0 to 1"),
+        ({"alerts": {"limits": {"truncated_ratio": 1}}}, "truncated_ratio: expected less than 1, got 1"),
+        ({"alerts": {"limits": {"queue_for": 900}}}, "alerts.limits.queue_for: 900 is no duration: write 900s"),
+        ({"alerts": {"limits": {"tail_ratio": "4"}}}, 'tail_ratio: expected a number, got "4": write 4 without quotes'),
+        ({"alerts": {"thresholds": {}}}, "alerts.thresholds: write thresholds at the top of the file"),
+        ({"alerts": {"limits": {"stale_seconds": 9}}}, 'stale_seconds: is called stale_for now: write stale_for: "2m"'),
+        (
+            {"team": "a", "slos": [], "limits": {"queue_for": 900}, "thresholds": {}},
+            "slos, team, limits.queue_for: the alert config is the section alerts now",
+        ),
         ({"thresholds": {"kv_pressure_ratio": 90}}, "kv_pressure_ratio: expected a share from 0 to 1"),
-        ({"thresholds": {"hold": "45"}}, 'expected a duration such as "5s"'),
-        ({"slos": [{"name": "x"}]}, "slos[0].indicator: is needed"),
+        ({"thresholds": {"hold": "45"}}, 'thresholds.hold: "45" is no duration: write 45s'),
+        ({"alerts": {"slos": [{"name": "x"}]}}, "alerts.slos[0].indicator: is needed"),
     ],
 )
 def test_a_mistake_in_the_config_is_named_by_its_key(raw: object, said: str, tmp_path: Path) -> None:
     path = tmp_path / "alerts.yaml"
     path.write_text(yaml.safe_dump(raw))
     with pytest.raises(ConfigError) as error:
-        load(path)
+        section.alerts(path)
     assert said in str(error.value)
     done = typed("rules", "build", "--config", path, "-o", tmp_path)
     assert done.exit_code == 2
@@ -198,29 +208,30 @@ def test_a_file_that_cannot_be_read_or_written_is_one_line(tmp_path: Path) -> No
         assert said in done.output
 
 
-def test_thresholds_are_written_as_in_the_exporters_config() -> None:
-    assert parse({"thresholds": {"hold": "45s"}}) == parse({"thresholds": {"hold": 45}})
+def test_rules_judge_by_the_thresholds_of_the_daemon_in_the_same_file() -> None:
+    assert parse_alerts({"targets": ["a"], "thresholds": {"hold": "45s"}}).thresholds.hold == 45
 
 
 def test_an_slo_between_buckets_is_built_and_said(tmp_path: Path) -> None:
     path, slo = tmp_path / "a.yaml", {"name": "ft", "indicator": "ttft", "share": 0.99, "output_tokens": LENGTHS}
-    for seconds, notes in ((5, 0), (3, 1)):
-        path.write_text(yaml.safe_dump({"runbook_base": "https://x", "slos": [{**slo, "seconds": seconds}]}))
+    for threshold, notes in (("5s", 0), ("3s", 1)):
+        slos = [{**slo, "threshold": threshold}]
+        path.write_text(yaml.safe_dump({"alerts": {"runbook_base": "https://x", "slos": slos}}))
         done = typed("rules", "build", "--config", path, "--mode", "both", "-o", tmp_path)
         assert done.exit_code == 0
-        assert done.output.count("take 2.5 or 5") == notes
+        assert done.output.count("take 2s500ms or 5s") == notes
 
 
 def test_an_override_reaches_rule_text_and_runbook() -> None:
-    texts = outputs(parse({"limits": {"truncated_ratio": 0.5}, "team": "serving"}))
+    texts = outputs(parse_alerts({"alerts": {"limits": {"truncated_ratio": 0.5}, "team": "serving"}}))
     assert ">= 0.5 and" in texts["alerts.yml"]
     assert "limit 50%" in texts["alerts.yml"]
     assert "team: serving" in texts["alerts.yml"]
-    assert "`truncated_ratio` = 0.5" in texts["runbooks/VLLMResponsesTruncated.md"]
+    assert "`truncated_ratio: 0.5`" in texts["runbooks/VLLMResponsesTruncated.md"]
 
 
 def test_runbooks_print_the_thresholds_of_the_config_and_nothing_unfilled() -> None:
-    texts = outputs(parse({"thresholds": {"stall_after": 90.0, "thrash_repeat_ratio": 0.2}}))
+    texts = outputs(parse_alerts({"thresholds": {"stall_after": "1m30s", "thrash_repeat_ratio": 0.2}}))
     assert "for 90 seconds nothing moved" in texts["runbooks/VLLMStalled.md"]
     assert "or 20% of the finished requests" in texts["runbooks/VLLMThrashing.md"]
     books = "\n".join(text for name, text in texts.items() if name.startswith("runbooks/"))
@@ -230,9 +241,9 @@ def test_runbooks_print_the_thresholds_of_the_config_and_nothing_unfilled() -> N
 
 def test_the_example_in_the_documents_is_a_valid_config() -> None:
     text = (ROOT / "docs" / "alerts.md").read_text(encoding="utf-8")
-    example = next(block for block in text.split("```yaml\n")[1:] if block.startswith("# alerts.yaml"))
-    config = parse(yaml.safe_load(example.partition("```")[0]))
-    assert config.slos[0].output_tokens.p99 == 1200
+    example = next(block for block in text.split("```yaml\n")[1:] if block.startswith("# vllm-vitals.yaml"))
+    config = parse_alerts(yaml.safe_load(example.partition("```")[0]))
+    assert [slo.output_tokens for slo in config.slos] == [OutputLength(mean=300, p99=1200)]
     assert findings(config, rules(config)) == []
 
 

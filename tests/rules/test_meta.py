@@ -9,8 +9,8 @@ from tests.rules import rulesets
 from tests.rules.courses import firing, text_of, verdict
 from tests.rules.scenario import STEP, document
 from tests.rules.tools import promtool_test
+from vllm_vitals.config.alerts import Config
 from vllm_vitals.kubernetes.objects import Site, everything
-from vllm_vitals.rules.config import Config
 
 INFO = 'vllm_vitals_build_info{job="vllm-vitals",instance="NAME",version="0.1.0",python="3.11"}'
 DOWN = ("VLLMExporterDown", "ticket")

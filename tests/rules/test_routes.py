@@ -18,9 +18,10 @@ from tests.rules.live import ready
 from tests.rules.playback import free_port
 from tests.rules.rulesets import WITH_SLO
 from tests.rules.tools import RULES, run
+from vllm_vitals.config.alerts import Config, Email, Receiver, Receivers
+from vllm_vitals.config.section import parse_alerts
 from vllm_vitals.rules import routing
 from vllm_vitals.rules.build import rules
-from vllm_vitals.rules.config import Config, Email, Receiver, Receivers, parse
 from vllm_vitals.rules.model import Alert, Severity, dump
 from vllm_vitals.rules.text import scope_labels
 
@@ -146,7 +147,7 @@ def test_no_route_or_inhibition_uses_the_exporters_own_job_or_instance() -> None
 
 
 def test_identity_labels_join_grouping_and_equal() -> None:
-    config = parse({"identity_labels": ["cluster"]})
+    config = parse_alerts({"alerts": {"identity_labels": ["cluster"]}})
     document = routing.document(config)
     assert "cluster" in document["route"]["group_by"]
     assert all("cluster" in rule["equal"] for rule in document["inhibit_rules"])

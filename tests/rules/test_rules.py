@@ -16,9 +16,9 @@ from tests.rules.cases import CASES, PAGES, SLOS, TARGET, gauge, states
 from tests.rules.scenario import STEP, Series, document, firing, flat, seven, simulate, together, trouble, values
 from tests.rules.texts import FILE, firing_test, key
 from tests.rules.tools import RULES, promtool_test
+from vllm_vitals.config.alerts import Batch, Config
 from vllm_vitals.core.states import State
 from vllm_vitals.rules.build import rules
-from vllm_vitals.rules.config import Batch, Config
 from vllm_vitals.rules.model import Alert
 
 HEALTHY = states(State.HEALTHY)

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from vllm_vitals import log
 from vllm_vitals.cli import observe as checking
 from vllm_vitals.cli import terminal, verdict
-from vllm_vitals.cli.options import DURATION, FILE, configured
+from vllm_vitals.cli.options import DURATION, FILE, Access, access_options, configured, say_notes
 from vllm_vitals.clock import Clock
 from vllm_vitals.core.snapshot import TargetSnapshot
 from vllm_vitals.core.thresholds import Thresholds
@@ -33,8 +33,8 @@ from vllm_vitals.serve import views
     "--for", "seconds", type=DURATION, default="30s", show_default=True, help="Observe for this long; at least 5s."
 )
 @click.option("--interval", type=DURATION, default="2s", show_default=True, help="Scrape interval.")
-@click.option("--config", "file", type=FILE, help="Config file with targets, credentials and thresholds.")
-@click.option("--replay", "recorded", type=FILE, help="Judge a recording (vllm-vitals record) instead of live servers.")
+@access_options
+@click.option("--replay", "recorded", type=FILE, help="Recording to judge instead of live servers; - is stdin.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
 def check(
@@ -43,6 +43,7 @@ def check(
     seconds: float,
     interval: float,
     file: Path | None,
+    access: Access,
     recorded: Path | None,
     as_json: bool,
 ) -> None:
@@ -58,12 +59,15 @@ def check(
             raise click.UsageError("give either URLs or --replay, not both")
         if ParameterSource.COMMANDLINE in (given("seconds"), given("interval")):
             raise click.UsageError("--for and --interval are for live servers: a recording has its own times")
+        if access:
+            raise click.UsageError("options such as --bearer-token-file are for live servers, not for --replay")
         sys.exit(_recording(recorded, file, as_json))
     if seconds < checking.SHORTEST_S:
         raise click.UsageError(f"--for: a verdict needs {checking.SHORTEST_S:g}s at least")
-    config = configured(file, urls, {})
+    config = configured(file, urls, {}, access)
     if not config.targets:
         raise click.UsageError("nothing to check: give a URL such as http://localhost:8000, or --replay FILE")
+    say_notes(config)
     sys.exit(_live([checking.at_pace(target, interval, seconds) for target in config.targets], seconds, as_json))
 
 

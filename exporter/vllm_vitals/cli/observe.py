@@ -90,8 +90,13 @@ class Tally:
     last: str = ""
 
 
-async def record(target: Target, file: BinaryIO, seconds: float, tally: Tally) -> None:
-    """Write scrapes to ``file``, and count them in ``tally``, which so outlives an interruption."""
+async def record(
+    target: Target, file: BinaryIO, seconds: float, tally: Tally, tell: Callable[[float], None] = lambda done: None
+) -> None:
+    """Write scrapes to ``file``, and count them in ``tally``, which so outlives an interruption.
+
+    ``tell`` is called after each with the share of the time that is over.
+    """
     clock = Clock()
     target = patient(target, seconds)
     end = clock.now() + seconds
@@ -104,6 +109,7 @@ async def record(target: Target, file: BinaryIO, seconds: float, tally: Tally) -
                     tally.failed, tally.last = tally.failed + 1, f"{scrape.reason}: {scrape.detail}"
                 else:
                     tally.good += 1
+                tell(min(1.0, 1 - (end - clock.now()) / seconds))
                 wait = max(0.0, scrape.at + target.interval - clock.now())
                 if clock.now() + wait > end:
                     return

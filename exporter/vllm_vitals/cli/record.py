@@ -1,37 +1,48 @@
-"""``vllm-vitals record``: scrapes into a file, to replay or to attach to a bug report."""
+"""``vllm-vitals record``: scrapes into a file or a pipe, to replay or to attach to a bug report."""
 
 import asyncio
+import contextlib
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
 
 from vllm_vitals.cli import observe as checking
-from vllm_vitals.cli.options import DURATION, FILE, configured
+from vllm_vitals.cli.options import DURATION, FILE, Access, access_options, configured, say_notes
+from vllm_vitals.recordings.recording import STANDARD
+from vllm_vitals.scrape.target import Target, parse_address
 
 
 @click.command()
-@click.argument("url")
-@click.option("-o", "--output", type=FILE, required=True, help="Output file, such as server.jsonl.gz.")
+@click.argument("url", required=False)
+@click.option("-o", "--output", type=FILE, required=True, help="Output file, such as server.jsonl.gz; - is stdout.")
 @click.option("--for", "seconds", type=DURATION, default="2m", show_default=True, help="Record for this long.")
 @click.option("--interval", type=DURATION, default="2s", show_default=True, help="Scrape interval.")
+@access_options
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
-def record(url: str, output: Path, seconds: float, interval: float, force: bool) -> None:
+def record(
+    url: str | None, output: Path, seconds: float, interval: float, file: Path | None, access: Access, force: bool
+) -> None:
     """Record the scrapes of one vLLM server, for a time or until Ctrl-C.
 
-    A recording holds metrics only: no prompts, outputs or requests.
+    The server is a URL, or the name of a target of --config. A recording holds metrics only: no prompts, outputs or
+    requests.
     """
-    if str(output) == "-":
-        raise click.UsageError("-o: give a file name such as server.jsonl.gz, not -")
-    target = replace(configured(None, (url,), {}).targets[0], interval=interval)
+    target = replace(_target(url, file, access), interval=interval)
     tally, interrupted = checking.Tally(), False
     try:
-        with output.open("wb" if force else "xb") as file:
+        with _opened(output, force) as stream:
             try:
-                asyncio.run(checking.record(target, file, seconds, tally))
+                asyncio.run(_watched(target, stream, seconds, tally))
             except KeyboardInterrupt:
                 interrupted = True
+    except BrokenPipeError:
+        raise
     except FileExistsError:
         raise click.ClickException(f"{output} exists: choose another name, or give --force") from None
     except OSError as error:
@@ -42,12 +53,60 @@ def record(url: str, output: Path, seconds: float, interval: float, force: bool)
         raise click.ClickException(f"{target.name} gave no metrics, so no recording is kept: {why}")
     scrapes = f"{tally.good} scrape{'s' if tally.good != 1 else ''} of {target.name}"
     failed = f", {tally.failed} failed" + (f" ({tally.last})" if tally.last else "")
-    click.echo(f"{output}: {scrapes}{failed}{', interrupted' if interrupted else ''}")
-    if interrupted:
-        sys.exit(130)
+    where = "standard output" if output == STANDARD else output
+    click.echo(f"{where}: {scrapes}{failed}{', interrupted' if interrupted else ''}", err=output == STANDARD)
+
+
+def _target(url: str | None, file: Path | None, access: Access) -> Target:
+    """The one server to record."""
+    named = {} if file is None else {target.name: target for target in configured(file, (), {}).targets}
+    if url in named and not access:
+        return named[url]
+    if url is None and len(named) == 1 and not access:
+        return next(iter(named.values()))
+    if url is None:
+        which = f"one of {', '.join(sorted(named)[:10])}" if named else "such as http://localhost:8000"
+        raise click.UsageError(f"which server? give its URL or name: {which}")
+    config = configured(file, (url,), {}, access)
+    say_notes(config)
+    added = [target for target in config.targets if target.name not in named]
+    return added[0] if added else _same(url, config.targets)
+
+
+def _same(url: str, targets: tuple[Target, ...]) -> Target:
+    """The target of the config whose address a URL is."""
+    address = parse_address(url)
+    return next(target for target in targets if target.url == address.url)
+
+
+@contextlib.contextmanager
+def _opened(output: Path, force: bool) -> Iterator[BinaryIO]:
+    if output == STANDARD:
+        if sys.stdout.isatty():
+            raise click.UsageError("-o -: a recording is no text for a terminal: give a file name, or pipe it on")
+        yield sys.stdout.buffer
+        return
+    with output.open("wb" if force else "xb") as stream:
+        yield stream
+
+
+async def _watched(target: Target, stream: BinaryIO, seconds: float, tally: checking.Tally) -> None:
+    """Record, with a bar where a person looks on."""
+    errors = Console(stderr=True)
+    with Progress(
+        TextColumn("recording"), BarColumn(), TextColumn("{task.description}"),
+        console=errors, transient=True, disable=not errors.is_terminal,
+    ) as progress:  # fmt: skip
+        bar = progress.add_task("", total=1.0)
+
+        def tell(done: float) -> None:
+            failed = f", {tally.failed} failed: {tally.last}" if tally.failed else ""
+            progress.update(bar, completed=done, description=f"{tally.good} scrapes{failed} (Ctrl-C keeps them)")
+
+        await checking.record(target, stream, seconds, tally, tell)
 
 
 def _remove(output: Path) -> None:
     """Take away what we wrote; a device is left alone."""
-    if output.is_file():
+    if output != STANDARD and output.is_file():
         output.unlink()

@@ -6,8 +6,10 @@ from pathlib import Path
 import click
 
 from vllm_vitals import log
-from vllm_vitals.cli.options import FILE, SHARD, configured, duration_text
-from vllm_vitals.config.loader import Config, ConfigError
+from vllm_vitals.cli.options import FILE, SHARD, Access, access_options, as_typed, configured
+from vllm_vitals.config import loader
+from vllm_vitals.config.errors import ConfigError
+from vllm_vitals.config.loader import Config
 from vllm_vitals.daemon import Daemon
 from vllm_vitals.scrape.shards import Shard
 from vllm_vitals.serve import web_config
@@ -16,9 +18,9 @@ from vllm_vitals.serve.web_config import WebConfig
 
 @click.command()
 @click.argument("urls", nargs=-1, metavar="[URL]...")
-@click.option("--config", "file", type=FILE, help="YAML config file; URLs are added to its targets.")
+@access_options
 @click.option("--listen", help='Address to listen on, such as "127.0.0.1:9840".')
-@click.option("--interval", callback=duration_text, help='Scrape interval, such as "5s".')
+@click.option("--interval", callback=as_typed, help='Scrape interval, such as "5s".')
 @click.option("--histograms", type=click.Choice(["all", "latency", "none"]), help="Histograms of vLLM to pass through.")
 @click.option("--shard", type=SHARD, default="1/1", help='Scrape only a share of the targets, such as "2/5".')
 @click.option(
@@ -40,6 +42,7 @@ from vllm_vitals.serve.web_config import WebConfig
 def run(
     urls: tuple[str, ...],
     file: Path | None,
+    access: Access,
     listen: str | None,
     interval: str | None,
     histograms: str | None,
@@ -58,10 +61,14 @@ def run(
     overrides = {"listen": listen, "interval": interval, "histograms": histograms}
 
     def load() -> Config:
-        config = configured(file, urls, overrides)
+        config = configured(file, urls, overrides, access)
         if not (config.targets or config.discovery or config.logs.sources):
             why = "no targets, discovery or logs.sources, and no URL on the command line: there is nothing to watch"
             raise ConfigError(f"{file}: {why}")
+        if lacking := loader.missing_packages(config):
+            raise ConfigError("\n".join(f"{file}: {what}" for what in lacking))
+        for note in config.notes:
+            log.get_logger().info("config", note=note)
         return config
 
     def load_web() -> WebConfig:

@@ -5,20 +5,44 @@ of a secret is never among them: secrets stand in files, not in the config.
 """
 
 import difflib
+import re
+from collections.abc import Iterable
 from dataclasses import is_dataclass
 from typing import Any, get_args, get_type_hints
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from vllm_vitals.config.renamed import mend, renamed
 
-def explain(name: str, where: str, error: ValidationError, model: type[Any]) -> str:
-    """Every problem on its own line: file, path of the key (after ``where``), what was expected and what was got.
+
+class ConfigError(Exception):
+    """The config cannot be used. The text is one line per problem, each naming the file and the key's path."""
+
+
+def explain(name: str, error: ValidationError, model: type[Any]) -> list[str]:
+    """Say every problem in a line of its own: file, path of the key, what was expected and what was got.
 
     ``model`` is the pydantic model or the dataclass that the file was held against.
     """
-    problems = [f"{name}: {where}{_path(problem)}: {_reason(problem, model)}" for problem in error.errors()]
-    return "\n".join(dict.fromkeys(problems))
+    problems = error.errors()
+    old = {problem["loc"][:-1]: renamed(_keys_of(problem)) for problem in problems if problem["type"] in _UNKNOWN}
+    return unique(
+        f"{name}: {_path(problem)}: {_reason(problem, model)}"
+        for problem in problems
+        if problem["type"] not in _MISSING or problem["loc"][-1] != old.get(problem["loc"][:-1])
+    )
+
+
+def _keys_of(problem: ErrorDetails) -> list[str]:
+    """The path of a problem without the places in lists."""
+    return [part for part in problem["loc"] if isinstance(part, str)]
+
+
+def unique(lines: Iterable[str]) -> list[str]:
+    """The lines in their order, each once."""
+    return list(dict.fromkeys(lines))
 
 
 def _path(problem: ErrorDetails) -> str:
@@ -28,24 +52,49 @@ def _path(problem: ErrorDetails) -> str:
 
 def _reason(problem: ErrorDetails, model: type[Any]) -> str:
     kind, context = problem["type"], problem.get("ctx", {})
-    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
+    if kind in _UNKNOWN:
+        if now := mend(_keys_of(problem)):
+            return now
         known = _known_keys(model, problem["loc"])
         close = difflib.get_close_matches(str(problem["loc"][-1]), known, 1)
         return "unknown key" + (
             f"; did you mean {close[0]}?" if close else f"; known are {', '.join(known)}" if len(known) < 15 else ""
         )
-    if kind in ("missing", "missing_argument"):
+    if kind in _MISSING:
         return "is needed"
     if kind == "literal_error":
         return f"expected {context['expected']}, got {show(problem['input'])}"
-    if kind in ("duration", "size", "address", "auth", "label", "pair"):
+    if kind in _OWN:
         return problem["msg"]
     if kind == "value_error":
         return problem["msg"].removeprefix("Value error, ")
-    what = _BOUNDS[kind].format(**context) if kind in _BOUNDS else _EXPECTED.get(kind)
-    return f"expected {what}, got {show(problem['input'])}" if what else problem["msg"]
+    what = _EXPECTED.get(kind)
+    if kind in _BOUNDS:
+        unit = ("B" if problem["input"].endswith("B") else "s") if isinstance(problem["input"], str) else ""
+        what = _BOUNDS[kind].format(**context) + unit
+    if kind == "string_pattern_mismatch":
+        what = (
+            "a label name such as cluster" if context["pattern"].startswith("^[a-zA-Z_]") else f"{context['pattern']}"
+        )
+    got = show(problem["input"])
+    return f"expected {what}, got {got}{_unquoted(kind, problem['input'])}" if what else problem["msg"]
 
 
+def _unquoted(kind: str, value: object) -> str:
+    """The mend for a number or a truth that stands in quotes: text is never converted."""
+    if isinstance(value, str):
+        number = kind in ("float_type", "int_type") and re.fullmatch(r"-?\d{1,18}(\.\d{1,18})?", value)
+        if number or (kind == "bool_type" and value in ("true", "false")):
+            return f": write {value} without quotes"
+    return ""
+
+
+_UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
+_MISSING = ("missing", "missing_argument")
+# Refusals whose words are ours already.
+_OWN = frozenset(
+    {"duration", "size", "share", "address", "auth", "label", "pair", "pattern", "path", "header", "moved"}
+)
 _EXPECTED = {
     "string_type": "text (quote it)",
     "float_type": "a number",
@@ -61,7 +110,6 @@ _EXPECTED = {
     "dict_type": "keys and values",
     "model_type": "keys and values",
     "model_attributes_type": "keys and values",
-    "string_pattern_mismatch": "a label name such as cluster",
 }
 
 
@@ -82,11 +130,23 @@ def _known_keys(model: type[Any], location: tuple[int | str, ...]) -> list[str]:
     return list(_keys(model))
 
 
+def keys_of(model: type[Any]) -> set[str]:
+    """The keys that a model or a dataclass has in a file."""
+    return set(_keys(model))
+
+
 def _keys(model: type[Any]) -> dict[str, Any]:
     """The keys of a model or dataclass, with their types."""
     if issubclass(model, BaseModel):
-        return {name: field.annotation for name, field in model.model_fields.items()}
-    return {name: hint for name, hint in get_type_hints(model).items() if name in model.__dataclass_fields__}
+        return {field.alias or name: field.annotation for name, field in model.model_fields.items()}
+    hints = get_type_hints(model, include_extras=True)
+    return {_alias(hint) or name: hint for name, hint in hints.items() if name in model.__dataclass_fields__}
+
+
+def _alias(hint: object) -> str:
+    """The key of a dataclass's field in a file, where that is not its name."""
+    names = (part.alias for part in getattr(hint, "__metadata__", ()) if isinstance(part, FieldInfo))
+    return next(filter(None, names), "")
 
 
 def _model_in(annotation: object) -> type[Any] | None:

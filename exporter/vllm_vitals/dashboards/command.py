@@ -40,11 +40,12 @@ def check(path: Path | None, modes: frozenset[str], form: str, out: Path) -> Non
 
 def _generated(path: Path | None, modes: frozenset[str], form: str) -> dict[str, str]:
     with needing_packages():
+        from vllm_vitals.config import section  # noqa: PLC0415
+        from vllm_vitals.config.alerts import Config  # noqa: PLC0415
         from vllm_vitals.dashboards import build as dashboards_build  # noqa: PLC0415 - grafanalib is an extra
         from vllm_vitals.dashboards import readme  # noqa: PLC0415
         from vllm_vitals.dashboards.site import Site  # noqa: PLC0415
-        from vllm_vitals.rules.config import Config, load  # noqa: PLC0415
-    config = load(path) if path else Config()
+    config = section.alerts(path) if path else Config()
     files = dashboards_build.build(Site("daemon" in modes, "native" in modes, config))
     kubernetes = form == "kubernetes"
     texts = dashboards_build.as_configmaps(files) if kubernetes else files

@@ -6,7 +6,7 @@ where a state or an alert would mind, never by a second opinion; a number withou
 
 from dataclasses import dataclass, field
 
-from vllm_vitals.rules.config import Config
+from vllm_vitals.config.alerts import Config
 
 
 @dataclass(frozen=True, slots=True)

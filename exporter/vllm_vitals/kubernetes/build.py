@@ -10,11 +10,11 @@ from pathlib import Path
 import yaml
 
 from vllm_vitals.config import loader
+from vllm_vitals.config.alerts import Config as AlertConfig
 from vllm_vitals.dashboards import build as dashboards_build
 from vllm_vitals.dashboards.site import Site as DashboardSite
 from vllm_vitals.kubernetes.objects import Object, Site, everything, placed
 from vllm_vitals.rules import build as rules_build
-from vllm_vitals.rules.config import Config as AlertConfig
 from vllm_vitals.rules.model import dump
 
 _EXAMPLE = Path(__file__).with_name("config.yml")

@@ -90,8 +90,9 @@ def _generated(
     labels: dict[str, str], modes: frozenset[str],
 ) -> dict[str, str]:  # fmt: skip
     with needing_packages():
+        from vllm_vitals.config import section  # noqa: PLC0415
         from vllm_vitals.kubernetes.build import outputs, watched  # noqa: PLC0415 - needs the generators' extras
         from vllm_vitals.kubernetes.objects import Site  # noqa: PLC0415
-        from vllm_vitals.rules.config import load  # noqa: PLC0415
     site = Site(watched(file), namespace, image, shards, replicas, labels=labels)
-    return outputs(site, modes, load(limits) if limits else None)
+    source = limits or file
+    return outputs(site, modes, None if source is None else section.alerts(source))

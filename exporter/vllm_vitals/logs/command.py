@@ -21,8 +21,9 @@ import click
 import orjson
 
 from vllm_vitals.config import section
+from vllm_vitals.config.errors import ConfigError
 from vllm_vitals.logs.aggregate import LogAggregator, SourceInfo
-from vllm_vitals.logs.config import MappingError, load_schemas
+from vllm_vitals.logs.config import load_schemas
 from vllm_vitals.logs.decode import LineDecoder
 from vllm_vitals.logs.events import RESULTS, Decoded
 from vllm_vitals.logs.framer import LineFramer
@@ -50,9 +51,9 @@ def logs(files: tuple[str, ...], as_json: bool, mappings: tuple[str, ...], confi
     Give a server's own log before its gateway's: which cap cut a response depends on the server's settings.
     """
     try:
-        section_of = None if config is None else section.read(Path(config), "logs")
+        section_of = None if config is None else section.logs(Path(config))
         schemas = load_schemas([Path(name) for name in mappings], section_of)
-    except (MappingError, section.SectionError) as error:
+    except ConfigError as error:
         raise click.ClickException(_one_line(error)) from None
     judge = LogAggregator({"file": SourceInfo()})
     strangers: list[str] = []

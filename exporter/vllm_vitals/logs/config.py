@@ -3,23 +3,19 @@
 Invariant: an unknown key, a mapping that does not compile, or a source that reads nothing is an error with its path.
 """
 
+from dataclasses import dataclass
 from datetime import UTC, tzinfo
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from vllm_vitals.config import strict_yaml
+from vllm_vitals.config.errors import ConfigError, explain
+from vllm_vitals.config.values import SECTION, Duration, FilePath, PlainPath, Size, Strict
 from vllm_vitals.logs.schema import SHIPPED, LogMapping, Schema, compile_schema, shipped
-
-
-class MappingError(Exception):
-    """A mapping that cannot be used; one line that names the place and the mend."""
-
-
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def zone_of(name: str) -> tzinfo:
@@ -35,7 +31,7 @@ def _zone(name: str) -> str:
     return name
 
 
-class LogSource(_Model):
+class LogSource(Strict):
     """One log. Exactly one of ``paths`` (files by glob), ``stdin`` and ``push`` says where its lines come from.
 
     ``target`` is the name of the server that it belongs to. ``mapping`` is auto, or the one mapping to use.
@@ -44,41 +40,50 @@ class LogSource(_Model):
 
     name: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")
     target: str = ""
-    paths: list[str] = Field(default_factory=list)
+    paths: list[FilePath] = Field(default_factory=list)
     stdin: bool = False
-    push: bool = False
+    push: Annotated[bool, Field(validate_default=True)] = False
     mapping: str = "auto"
     timezone: Annotated[str, AfterValidator(_zone)] = "UTC"
     start: Literal["beginning", "end"] = "beginning"
     max_model_len: Annotated[int, Field(gt=0)] | None = None
     default_max_tokens: Annotated[int, Field(gt=0)] | None = None
 
-    @model_validator(mode="after")
-    def _one_origin(self) -> Self:
-        if sum((bool(self.paths), self.stdin, self.push)) != 1:
-            raise ValueError("give exactly one of paths, stdin and push")
-        return self
+    @field_validator("push")
+    @classmethod
+    def _one_origin(cls, push: bool, info: ValidationInfo) -> bool:
+        others = [bool(info.data.get(name, True)) for name in ("paths", "stdin")]  # a wrong one counts too
+        if sum(others) + push != 1:
+            raise PydanticCustomError("pair", "give exactly one of paths, stdin and push")
+        return push
 
 
-class LogLimits(_Model):
+Count = Annotated[int, Field(ge=1, strict=True)]
+Bytes = Annotated[Size, Field(ge=1024)]
+
+
+@dataclass(frozen=True, slots=True)
+class LogLimits:
     """Bounds: bytes, series of a source, seconds."""
 
-    max_line_bytes: Annotated[int, Field(ge=1024)] = 1 << 20
-    max_series: Annotated[int, Field(ge=3)] = 200
-    max_files: Annotated[int, Field(ge=1)] = 1000
-    max_push_bytes: Annotated[int, Field(ge=1024)] = 8 << 20
-    max_push_pending_bytes: Annotated[int, Field(ge=1024)] = 32 << 20
-    window_s: Annotated[float, Field(gt=0)] = 600.0
-    poll_s: Annotated[float, Field(gt=0)] = 0.5
-    checkpoint_s: Annotated[float, Field(gt=0)] = 1.0
+    __pydantic_config__ = SECTION
+
+    max_line_bytes: Annotated[Bytes, Field(alias="max_line")] = 1 << 20
+    max_series: Annotated[Count, Field(ge=3)] = 200
+    max_files: Count = 1000
+    max_push_bytes: Annotated[Bytes, Field(alias="max_push")] = 8 << 20
+    max_push_pending_bytes: Annotated[Bytes, Field(alias="max_push_pending")] = 32 << 20
+    window_s: Annotated[Duration, Field(alias="window")] = 600.0
+    poll_s: Annotated[Duration, Field(alias="poll")] = 0.5
+    checkpoint_s: Annotated[Duration, Field(alias="checkpoint")] = 1.0
 
 
-class LogsConfig(_Model):
+class LogsConfig(Strict):
     """The whole section. ``mappings`` are the user's own, tried before the shipped ones."""
 
     sources: list[LogSource] = Field(default_factory=list)
     mappings: list[LogMapping] = Field(default_factory=list)
-    checkpoint: Path | None = None
+    checkpoint: PlainPath | None = None
     limits: LogLimits = LogLimits()
 
     @model_validator(mode="after")
@@ -104,27 +109,16 @@ class LogsConfig(_Model):
 
 
 def load_schemas(files: list[Path], config: LogsConfig | None = None) -> list[Schema]:
-    """The mappings in ``files`` and those of a config, then the shipped ones. Raises MappingError."""
-    own = [_mapping(file, _yaml(file)) for file in files]
+    """Read the mappings in ``files``; return them, those of a config, and the shipped ones. Raises `ConfigError`."""
+    own = [_mapping(file) for file in files]
     own += config.mappings if config is not None else []
     return [compile_schema(mapping) for mapping in own] + shipped()
 
 
-def _yaml(file: Path) -> dict[str, Any]:
-    """The mapping that a YAML file holds. Raises MappingError."""
+def _mapping(file: Path) -> LogMapping:
     try:
-        return strict_yaml.read(file)
+        return LogMapping.model_validate(strict_yaml.read(file))
     except strict_yaml.YamlError as error:
-        raise MappingError(str(error)) from None
-
-
-def _mapping(file: Path, plain: Any) -> LogMapping:
-    try:
-        return LogMapping.model_validate(plain)
+        raise ConfigError(str(error)) from None
     except ValidationError as error:
-        raise MappingError(f"{file}: {_first_problem(error.errors()[0])}") from None
-
-
-def _first_problem(problem: Any) -> str:
-    place = ".".join(str(part) for part in problem["loc"]) or "mapping"
-    return f"{place}: {problem['msg'].removeprefix('Value error, ')}"
+        raise ConfigError("\n".join(explain(str(file), error, LogMapping))) from None

@@ -12,9 +12,10 @@ from typing import Annotated, Any, Literal, Self
 
 import jmespath
 from jmespath.exceptions import JMESPathError
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from vllm_vitals.config import strict_yaml
+from vllm_vitals.config.values import Strict
 from vllm_vitals.logs import values
 from vllm_vitals.logs.events import RequestFinished
 from vllm_vitals.logs.paths import Getter, getter
@@ -52,10 +53,8 @@ def _compiles(expression: str) -> str:
 Path = Annotated[str, AfterValidator(_compiles)]
 
 
-class Fields(BaseModel):
+class Fields(Strict):
     """Where a response record holds what; every entry is a JMESPath expression over the whole record."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     time: Path | None = None
     request_id: Path | None = None
@@ -78,10 +77,8 @@ class Fields(BaseModel):
     end: Path | None = None
 
 
-class Envelope(BaseModel):
+class Envelope(Strict):
     """Where a vLLM record holds its message, time, level and logger."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     message: Path
     time: Path
@@ -89,14 +86,12 @@ class Envelope(BaseModel):
     logger: Path
 
 
-class LogMapping(BaseModel):
+class LogMapping(Strict):
     """One log shape: of kind vllm with an ``envelope``, or of kind response with ``keys`` and ``fields``.
 
     A record that has all of ``keys`` at its top level is of this shape. ``skip``, ``failed`` and
     ``aborted`` are conditions: true for any value that JMESPath calls true.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,40}$")
     about: str = ""

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import click
 
+from vllm_vitals.cli.options import Duration
 from vllm_vitals.config.review import ReviewSettings
 from vllm_vitals.planner.experiments import compare, snapshot, whatif
-from vllm_vitals.planner.options import clear, parse_span, parse_when, progress_line, prometheus_options, review_section
+from vllm_vitals.planner.options import SPAN, clear, parse_when, progress_line, prometheus_options, review_section
 from vllm_vitals.planner.review import render_html, render_json, render_text
 from vllm_vitals.planner.review.change import Measures, measures
 from vllm_vitals.planner.review.charts import album
@@ -41,9 +42,7 @@ EFFORT = SimulationBudget(seeds=2, seconds=300.0)
 
 @click.command()
 @prometheus_options
-@click.option(
-    "--since", default="7d", show_default=True, metavar="SPAN", help="Length of the period, such as 12h, 7d, 4w."
-)
+@click.option("--since", type=SPAN, default="7d", show_default=True, help="Length of the period, such as 12h, 7d, 4w.")
 @click.option(
     "--until",
     default="",
@@ -52,9 +51,9 @@ EFFORT = SimulationBudget(seeds=2, seconds=300.0)
 )
 @click.option(
     "--trend",
+    type=Duration(least=0.0, most=3650 * DAY),
     default="28d",
     show_default=True,
-    metavar="SPAN",
     help="History of daily peaks for the trend; 0d: no trend.",
 )
 @click.option(
@@ -79,9 +78,9 @@ EFFORT = SimulationBudget(seeds=2, seconds=300.0)
 def review(
     access: Access,
     matchers: str,
-    since: str,
+    since: float,
     until: str,
-    trend: str,
+    trend: float,
     formats: str,
     output: str,
     config: Path | None,
@@ -97,13 +96,13 @@ def review(
     settings = review_section(config)
     now = time.time()
     end = parse_when(until) if until else now
-    span = parse_span(since)
+    span = since
     progress = progress_line()
     askers = [PromApi(access) for _ in range(2)]
     labels = settings.identity_labels
     telemetry = collect(askers, end - span, end, labels, matchers, progress=progress)
     before = {} if no_before else _before(askers, end - span, span, labels, matchers, progress, telemetry)
-    days = int(parse_span(trend, least=0.0) // DAY)
+    days = int(trend // DAY)
     peaks, lost = daily.peaks(askers[0], end, days, labels, matchers) if days else ({}, [])
     telemetry.missing.extend(lost)
     warnings = sorted({text for asker in askers for text in asker.warnings})

@@ -18,10 +18,10 @@ from vllm_vitals.planner.experiment import baseline
 from vllm_vitals.planner.experiment.compare import Comparison
 from vllm_vitals.planner.experiment.compare import compare as compared
 from vllm_vitals.planner.options import (
+    SPAN,
     Source,
     clear,
     parse_between,
-    parse_span,
     parse_when,
     progress_line,
     review_section,
@@ -44,7 +44,7 @@ _EXITS = {"keep": 0, "roll back": 1, "not comparable": 3}
 
 def _read(
     source: Source,
-    since: str,
+    since: float,
     until: str,
     labels: list[str],
     told: Mapping[str, str],
@@ -61,12 +61,12 @@ def _read(
     return found, name
 
 
-def _asked(source: Source, since: str, until: str, labels: list[str]) -> tuple[Telemetry, str]:
+def _asked(source: Source, since: float, until: str, labels: list[str]) -> tuple[Telemetry, str]:
     if source.access is None:
         raise click.UsageError("give --prometheus URL or --recording FILE")
     end = parse_when(until) if until else time.time()
     askers = [PromApi(source.access) for _ in range(2)]
-    found = collect(askers, end - parse_span(since), end, labels, source.choice.matchers, progress=progress_line())
+    found = collect(askers, end - since, end, labels, source.choice.matchers, progress=progress_line())
     clear()
     return found, shown(source.access.url)
 
@@ -86,7 +86,7 @@ def _with_config(settings: ReviewSettings, model: str, given: Mapping[str, str])
 
 @click.command()
 @source_options
-@click.option("--since", default="30m", show_default=True, metavar="SPAN", help="Length of the measured period.")
+@click.option("--since", type=SPAN, default="30m", show_default=True, help="Length of the measured period.")
 @click.option("--until", default="", metavar="TIME", help="End of the period; default: now.")
 @click.option(
     "--repeats",
@@ -95,7 +95,7 @@ def _with_config(settings: ReviewSettings, model: str, given: Mapping[str, str])
     type=click.IntRange(1, 50),
     help="Split the period into this many equal parts; their spread is the noise.",
 )
-@click.option("--between", default="", metavar="FROM,TO", help="Part of a recording, in seconds from its start.")
+@click.option("--between", default="", metavar="FROM,TO", help="Part of a recording, from its start: 2m,10m.")
 @click.option("--name", default="", metavar="TEXT", help="Name of the snapshot, such as seqs-24.")
 @click.option(
     "--set", "given", multiple=True, metavar="NAME=VALUE", help="Server setting not exposed as a metric (repeatable)."
@@ -104,14 +104,15 @@ def _with_config(settings: ReviewSettings, model: str, given: Mapping[str, str])
 @click.option("-o", "--output", required=True, type=FILE, help="Output file.")
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
 def snapshot(
-    source: Source, since: str, until: str, repeats: int, between: str, name: str, given: tuple[str, ...],
+    source: Source, since: float, until: str, repeats: int, between: str, name: str, given: tuple[str, ...],
     config: Path | None, output: Path, force: bool,
 ) -> None:  # fmt: skip
     """Save a snapshot of settings, version, workload shape and vital signs, to compare later."""
     settings = review_section(config)
-    told, part = parse(given, KNOBS), parse_between(between)
-    if part is not None and source.recording is None:
+    told = parse(given, KNOBS)
+    if between and source.recording is None:
         raise click.UsageError("--between is for recordings; give --since and --until")
+    part = parse_between(between, recorded=True)
     if output.exists() and not force:
         raise click.ClickException(_exists(output))
     telemetry, where = _read(source, since, until, settings.identity_labels, told, part)
@@ -172,7 +173,7 @@ def _exit(found: Comparison) -> int:
 
 @click.command()
 @source_options
-@click.option("--since", default="7d", show_default=True, metavar="SPAN", help="Length of the period to search.")
+@click.option("--since", type=SPAN, default="7d", show_default=True, help="Length of the period to search.")
 @click.option("--until", default="", metavar="TIME", help="End of the period; default: now.")
 @click.option("--focus", type=click.Choice(["worst", "peak"]), default="worst", show_default=True,
               help="Part of the period to simulate: the longest run of preemptions, or the busiest hour.")  # fmt: skip
@@ -180,7 +181,7 @@ def _exit(found: Comparison) -> int:
     "--between",
     default="",
     metavar="FROM,TO",
-    help="Part to simulate: two times, or seconds from a recording's start.",
+    help="Part to simulate: two times, or durations from a recording's start.",
 )
 @click.option(
     "--set", "given", multiple=True, metavar="NAME=VALUE", help="Server setting not exposed as a metric (repeatable)."
@@ -190,12 +191,12 @@ def _exit(found: Comparison) -> int:
     "--format", "kind", type=click.Choice(["md", "json"]), default="md", show_default=True, help="Output format."
 )
 def whatif(
-    source: Source, since: str, until: str, focus: Focus, between: str, given: tuple[str, ...], config: Path | None,
+    source: Source, since: float, until: str, focus: Focus, between: str, given: tuple[str, ...], config: Path | None,
     kind: str,
 ) -> None:  # fmt: skip
     """Predict what a knob would do to this workload, by a simulated server fitted to it."""
     settings = review_section(config)
-    told, stretch = parse(given, SIMULATED), parse_between(between)
+    told, stretch = parse(given, SIMULATED), parse_between(between, source.recording is not None)
     telemetry, _ = _read(source, since, until, settings.identity_labels, told)
     model = _one_model(telemetry)
     if stretch is not None and source.recording is not None:

@@ -6,7 +6,7 @@ secret is only ever read from a file, and an option that the chosen source would
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import wraps
@@ -15,17 +15,18 @@ from typing import Any
 
 import click
 from click.core import ParameterSource
+from pydantic_core import PydanticCustomError
 
+from vllm_vitals.cli.options import ACCESS_OPTIONS, DURATION, Duration, decorated, headers
 from vllm_vitals.config import section
 from vllm_vitals.config.review import ReviewSettings
+from vllm_vitals.config.values import parse_duration
 from vllm_vitals.planner.telemetry.promapi import Access, access
 from vllm_vitals.planner.telemetry.telemetry import Telemetry
 
-_UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0, "s": 1.0}
 _LATEST = 1e11  # the year 5138: beyond it a time is a mistake
-_LONGEST = 3650 * 86400.0
-_API_ONLY = ("since", "until", "user", "password_file", "bearer_token_file", "ca_file", "header", "timeout")
-_HEADER = re.compile(r"^([A-Za-z0-9-]{1,64}):\s*([^\r\n]{1,512})$")
+SPAN = Duration(least=1.0, most=3650 * 86400.0)
+_API_ONLY = ("since", "until", "user", "password_file", "bearer_token_file", "ca_file", "headers", "timeout")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +70,6 @@ class Source:
     choice: Choice
 
 
-def parse_span(text: str, least: float = 1.0) -> float:
-    """Return seconds of ``90m``, ``12h``, ``7d``, ``4w``; not below ``least``."""
-    parts = re.findall(r"(\d+(?:\.\d+)?)([smhdw])", text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise click.UsageError(f"expected a span such as 7d or 12h, got {text!r}")
-    span = sum(float(number) * _UNITS[unit] for number, unit in parts)
-    if not least <= span <= _LONGEST:
-        raise click.UsageError(f"expected a span from {least:g}s to 3650d, got {text!r}")
-    return span
-
-
 def parse_when(text: str) -> float:
     """Epoch seconds of a number, or of a date or time in ISO 8601 (UTC unless it says otherwise)."""
     try:
@@ -95,23 +85,32 @@ def parse_when(text: str) -> float:
     return seconds
 
 
-def parse_between(text: str) -> tuple[float, float] | None:
-    """``FROM,TO``: two times, the first before the second; None where nothing was given."""
+def parse_between(text: str, recorded: bool) -> tuple[float, float] | None:
+    """Read ``FROM,TO``, the first before the second: of a recording durations from its start, else two times.
+
+    None where nothing was given.
+    """
     if not text:
         return None
     parts = re.split(r"\s*,\s*", text)
     if len(parts) != 2:
         raise click.UsageError("--between: expected two times, FROM,TO")
-    first, last = parse_when(parts[0]), parse_when(parts[1])
+    first, last = (_from_start(part) if recorded else parse_when(part) for part in parts)
     if first >= last:
         raise click.UsageError(f"--between: FROM must come before TO, got {text!r}")
     return first, last
 
 
+def _from_start(text: str) -> float:
+    try:
+        return parse_duration(text)
+    except PydanticCustomError as error:
+        raise click.UsageError(f"--between: {error.message()}") from None
+
+
 def review_section(config: Path | None) -> ReviewSettings:
     """Return the config file's section ``review:``; the defaults where no file is given."""
-    found: ReviewSettings = ReviewSettings() if config is None else section.read(config, "review")
-    return found
+    return ReviewSettings() if config is None else section.review(config)
 
 
 def prometheus_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -125,7 +124,7 @@ def prometheus_options(command: Callable[..., Any]) -> Callable[..., Any]:
             access=_access(given), matchers=Choice(given.pop("model"), given.pop("target")).matchers, **given
         )
 
-    return _decorated(run, _OPTIONS)
+    return decorated(run, _OPTIONS)
 
 
 def source_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -145,7 +144,7 @@ def source_options(command: Callable[..., Any]) -> Callable[..., Any]:
     recording = click.option(
         "--recording", type=click.Path(path_type=Path), help="Recording (vllm-vitals record) to read instead of an API."
     )
-    return _decorated(run, (*_OPTIONS, recording))
+    return decorated(run, (*_OPTIONS, recording))
 
 
 def _refuse_ignored() -> None:
@@ -154,20 +153,15 @@ def _refuse_ignored() -> None:
     for name in _API_ONLY:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             mend = "; choose a part of a recording with --between" if name in ("since", "until") else ""
-            raise click.UsageError(f"--{name.replace('_', '-')} is for --prometheus{mend}")
+            option = {"headers": "header"}.get(name, name.replace("_", "-"))
+            raise click.UsageError(f"--{option} is for --prometheus{mend}")
 
 
 def _access(given: dict[str, Any]) -> Access:
     """Take the connection's options out of ``given``."""
-    names = ("prometheus", "user", "password_file", "bearer_token_file", "ca_file", "header", "timeout")
-    url, user, password, token, ca, header, timeout = (given.pop(name) for name in names)
-    return access(url or "http://localhost:9090", user, password, token, ca, _headers(header), timeout)
-
-
-def _decorated(run: Callable[..., Any], options: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
-    for option in reversed(options):
-        run = option(run)
-    return run
+    names = ("prometheus", "user", "password_file", "bearer_token_file", "ca_file", "headers", "timeout")
+    url, user, password, token, ca, lines, timeout = (given.pop(name) for name in names)
+    return access(url or "http://localhost:9090", user, password, token, ca, headers(lines), timeout)
 
 
 def progress_line(word: str = "reading") -> Callable[[int, int, str], None]:
@@ -191,20 +185,6 @@ _OPTIONS = (
     click.option("--prometheus", default="", metavar="URL", help="Prometheus-compatible API."),
     click.option("--model", default="", metavar="REGEX", help="Only models whose name matches (whole name)."),
     click.option("--target", default="", metavar="REGEX", help="Only servers whose target matches (whole name)."),
-    click.option("--user", default="", metavar="NAME", help="User name for basic auth, with --password-file."),
-    click.option("--password-file", default="", metavar="FILE", help="File that holds the password."),
-    click.option("--bearer-token-file", default="", metavar="FILE", help="File that holds a bearer token."),
-    click.option("--ca-file", default="", metavar="FILE", help="CA bundle for https."),
-    click.option("--header", multiple=True, metavar="'NAME: VALUE'", help="HTTP header, such as X-Scope-OrgID: team."),
-    click.option("--timeout", default=60.0, show_default=True, metavar="SECONDS", help="Per-query timeout."),
+    *ACCESS_OPTIONS,
+    click.option("--timeout", type=DURATION, default="60s", show_default=True, help="Per-query timeout."),
 )  # fmt: skip
-
-
-def _headers(lines: tuple[str, ...]) -> dict[str, str]:
-    found = {}
-    for line in lines:
-        match = _HEADER.match(line)
-        if match is None:
-            raise click.UsageError(f"--header: expected 'Name: value', got {line[:40]!r}")
-        found[match[1]] = match[2]
-    return found

@@ -5,8 +5,10 @@ well. Invariant: `read` yields every whole line before it raises `RecordingError
 cut off by a crash still replays up to the cut.
 """
 
+import contextlib
 import gzip
 import io
+import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,8 +28,14 @@ class RecordingError(Exception):
     """The rest of a recording cannot be read. The text is one line for a person."""
 
 
+# The path that stands for a pipe: standard input to read, standard output to write.
+STANDARD = Path("-")
+
+
 def target_name(path: Path) -> str:
     """Return the name of a recording's target: its file name, or its folder where the file is called ``metrics``."""
+    if path == STANDARD:
+        return "standard-input"
     stem = path.name
     for suffix in (".gz", ".jsonl", ".json"):
         stem = stem.removesuffix(suffix)
@@ -35,19 +43,23 @@ def target_name(path: Path) -> str:
 
 
 def read(path: Path) -> Iterator[Scrape]:
-    """Yield the scrapes of a recording in order; raise `RecordingError` at the first line that cannot be one."""
+    """Yield the scrapes of a recording in order; raise `RecordingError` at the first line that cannot be one.
+
+    Read standard input where the path is `STANDARD`.
+    """
+    name = "standard input" if path == STANDARD else str(path)
     try:
-        with path.open("rb") as raw:
-            yield from _scrapes(str(path), _decompressed(raw))
+        with contextlib.nullcontext(sys.stdin.buffer) if path == STANDARD else path.open("rb") as raw:
+            yield from _scrapes(name, _decompressed(raw))
     except OSError as error:
         # gzip's own complaints are OSErrors too, without an errno
         raise RecordingError(f"{path}: {error.strerror or error}") from None
 
 
 def _decompressed(raw: BinaryIO) -> BinaryIO:
-    head = raw.read(2)
-    raw.seek(0)
-    return cast("BinaryIO", gzip.GzipFile(fileobj=raw)) if head == _GZIP_MAGIC else raw
+    peekable = raw if isinstance(raw, io.BufferedReader) else io.BufferedReader(cast("io.RawIOBase", raw))
+    packed = peekable.peek(2)[:2] == _GZIP_MAGIC  # a pipe cannot be read twice
+    return cast("BinaryIO", gzip.GzipFile(fileobj=peekable) if packed else peekable)
 
 
 def _scrapes(name: str, lines: BinaryIO) -> Iterator[Scrape]:

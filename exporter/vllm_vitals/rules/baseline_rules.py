@@ -4,8 +4,8 @@ Input: folded `vllm_vitals_*` series. Output: ``engine:vllm_vitals_<what>:calm``
 trouble, so that a page can say "before -> now" (`text.before` reads the last one), and arrivals.
 """
 
+from vllm_vitals.config.alerts import Config
 from vllm_vitals.core.states import State
-from vllm_vitals.rules.config import Config
 from vllm_vitals.rules.model import Recording
 from vllm_vitals.rules.promql import Fold, by, on
 

@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from vllm_vitals.config.alerts import Config
+from vllm_vitals.config.objectives import HISTOGRAM_OF
+from vllm_vitals.config.values import duration_text
 from vllm_vitals.generated import MODES
 from vllm_vitals.rules import (
     baseline_rules,
@@ -23,10 +26,8 @@ from vllm_vitals.rules import (
     slo,
     ticket,
 )
-from vllm_vitals.rules.config import Config
 from vllm_vitals.rules.lint import lint
 from vllm_vitals.rules.model import Group, Recording, dump, groups_dict
-from vllm_vitals.rules.slo import HISTOGRAMS
 from vllm_vitals.rules.transforms import PASSES, only_native
 from vllm_vitals.vllm.names import family
 
@@ -100,13 +101,13 @@ def notes_on_slos(config: Config) -> list[str]:
     """One line for each SLO whose time lies between vLLM's buckets: no series says how many requests met it."""
     notes = []
     for slo_ in config.slos:
-        bounds = family(HISTOGRAMS[slo_.indicator]).bounds(max_model_len=0)
+        bounds = family(HISTOGRAM_OF[slo_.indicator]).bounds(max_model_len=0)
         if slo_.seconds not in bounds:
             above = bisect_left(bounds, slo_.seconds)
             near = bounds[max(0, above - 1) : above + 1]
             notes.append(
-                f"slos: {slo_.name}: {slo_.seconds:g} s is no bucket bound of {slo_.indicator} in vLLM 0.32, so "
-                f"its alert can never fire there; take {' or '.join(f'{bound:g}' for bound in near)}"
+                f"alerts.slos: {slo_.name}: {duration_text(slo_.seconds)} is no bucket bound of {slo_.indicator} in "
+                f"vLLM 0.32, so its alert can never fire there; take {' or '.join(map(duration_text, near))}"
             )
     return notes
 

@@ -44,10 +44,11 @@ def check(path: Path | None, modes: frozenset[str], form: str, out: Path) -> Non
 def _generated(path: Path | None, modes: frozenset[str], form: str) -> tuple[dict[str, str], list[str]]:
     """The texts, and what a person should know of them."""
     with needing_packages():
+        from vllm_vitals.config import section  # noqa: PLC0415
+        from vllm_vitals.config.alerts import Config  # noqa: PLC0415
         from vllm_vitals.rules import build as rules_build  # noqa: PLC0415 - the parser of PromQL is an extra
         from vllm_vitals.rules import readme  # noqa: PLC0415
-        from vllm_vitals.rules.config import Config, load  # noqa: PLC0415
-    config = load(path) if path else Config()
+    config = section.alerts(path) if path else Config()
     if faults := rules_build.findings(config, rules_build.rules(config, modes)):
         raise click.ClickException("\n".join(faults))
     notes = rules_build.notes(config, published=path is not None)

@@ -5,8 +5,8 @@ and the number is known; page and runbook read it. The rule is `vllm_vitals.core
 the status page says: a test compares both on the same server.
 """
 
+from vllm_vitals.config.alerts import Config
 from vllm_vitals.core.states import State
-from vllm_vitals.rules.config import Config
 from vllm_vitals.rules.model import Recording
 from vllm_vitals.rules.native_memory import before_preemption, calm
 from vllm_vitals.rules.promql import Fold, number, on

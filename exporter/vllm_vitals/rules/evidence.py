@@ -3,11 +3,11 @@
 Input: config. Output: sentences with live numbers in them (`text`).
 """
 
+from vllm_vitals.config.alerts import Config
 from vllm_vitals.core.advice import NOW_KNOBS
 from vllm_vitals.core.states import State
 from vllm_vitals.rules import slo
 from vllm_vitals.rules.concurrency import CAP, RATE, RATE_BEFORE
-from vllm_vitals.rules.config import Config
 from vllm_vitals.rules.promql import metric, number
 from vllm_vitals.rules.text import (
     COUNT,

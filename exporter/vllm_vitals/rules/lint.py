@@ -12,7 +12,7 @@ from typing import Any
 import promql_parser as pq
 
 from vllm_vitals.catalog import METRICS, Kind
-from vllm_vitals.rules.config import Config
+from vllm_vitals.config.alerts import Config
 from vllm_vitals.rules.model import Alert, Group, Recording, Severity
 from vllm_vitals.rules.text import scope_labels
 from vllm_vitals.vllm.names import is_known, stem

@@ -3,7 +3,7 @@
 No rule's output carries the exporter's own job or instance: two exporters for one fleet are one truth.
 """
 
-from vllm_vitals.rules.config import Config
+from vllm_vitals.config.alerts import Config
 from vllm_vitals.rules.model import Alert, Recording, Scope, Severity
 from vllm_vitals.rules.promql import duration, metric, number, on
 from vllm_vitals.rules.selectors import fold

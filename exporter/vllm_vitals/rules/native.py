@@ -4,8 +4,8 @@ Input: what vLLM exposes, scraped by Prometheus itself. Output: the `vllm_vitals
 native, and helpers named level:metric:operation. What PromQL cannot know stays absent. States are in native_state.
 """
 
+from vllm_vitals.config.alerts import Config
 from vllm_vitals.rules import raw
-from vllm_vitals.rules.config import Config
 from vllm_vitals.rules.model import Recording
 from vllm_vitals.rules.promql import Fold, by, metric, number, on
 from vllm_vitals.vllm.cache_config import CACHE_CONFIG, PREFIX_CACHING

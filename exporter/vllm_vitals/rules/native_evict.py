@@ -5,7 +5,7 @@ is entered after its condition held, and left after half of it was gone for long
 conditions are those of `vllm_vitals.core.state_machine`.
 """
 
-from vllm_vitals.rules.config import Config
+from vllm_vitals.config.alerts import Config
 from vllm_vitals.rules.model import Recording
 from vllm_vitals.rules.native import fast, waiting_total
 from vllm_vitals.rules.native_memory import before_preemption, calm, latch

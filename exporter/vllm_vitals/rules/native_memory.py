@@ -7,7 +7,7 @@ evaluations apart, so that a ruler that sees its own output one evaluation late 
 longer than `KEPT` seconds (`KEPT_SINCE` for the beginning of a state); a ruler that pauses forgets nothing.
 """
 
-from vllm_vitals.rules.config import Config
+from vllm_vitals.config.alerts import Config
 from vllm_vitals.rules.model import Recording
 from vllm_vitals.rules.promql import Fold, by, metric, on
 

@@ -5,9 +5,9 @@ holds per engine: the worst. `down` also stands for blind, which PromQL cannot t
 (`native_memory`).
 """
 
+from vllm_vitals.config.alerts import Config
 from vllm_vitals.core.states import State
 from vllm_vitals.rules import native_evict, raw
-from vllm_vitals.rules.config import Config
 from vllm_vitals.rules.model import Recording
 from vllm_vitals.rules.native import computed_prompts, fast, waiting_total
 from vllm_vitals.rules.native_evict import answers, boolean, preempted

@@ -4,9 +4,9 @@ Each text is read at 03:00: who, what is measured against which limit, before an
 step that needs no restart. Everything else is a ticket.
 """
 
+from vllm_vitals.config.alerts import Config
 from vllm_vitals.core.states import State
 from vllm_vitals.rules import presence, slo
-from vllm_vitals.rules.config import Config
 from vllm_vitals.rules.evidence import (
     burn_line,
     canaries,

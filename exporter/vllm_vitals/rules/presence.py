@@ -5,8 +5,8 @@ and how often. An exporter that restarts beside a server that is down does not k
 Prometheus saw there last are taken for it, for a day. No record reads itself (see `native_memory`).
 """
 
+from vllm_vitals.config.alerts import Config
 from vllm_vitals.core.states import State
-from vllm_vitals.rules.config import Config
 from vllm_vitals.rules.model import Recording, Scope
 from vllm_vitals.rules.promql import by, on
 from vllm_vitals.rules.selectors import fold

@@ -7,7 +7,7 @@ model_name, engine (and identity labels). A server upgraded across a rename or a
 
 from collections.abc import Sequence
 
-from vllm_vitals.rules.config import Config
+from vllm_vitals.config.alerts import Config
 from vllm_vitals.rules.promql import Fold, by, selector
 from vllm_vitals.vllm.family import Wire
 

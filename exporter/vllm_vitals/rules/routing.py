@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vllm_vitals.rules.config import Config, Receiver
+from vllm_vitals.config.alerts import Config, Receiver
 from vllm_vitals.rules.model import Severity
 
 PAGER, TICKETS, WATCHDOG = "pager", "tickets", "watchdog"

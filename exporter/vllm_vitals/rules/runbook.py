@@ -7,7 +7,7 @@ the config's, so the text cannot drift from the rule.
 import re
 from collections.abc import Callable, Mapping
 
-from vllm_vitals.rules.config import Config, move_when
+from vllm_vitals.config.alerts import Config, key_of, move_when, written
 from vllm_vitals.rules.guidance import PAGES
 from vllm_vitals.rules.guidance_meta import META
 from vllm_vitals.rules.guidance_tickets import TICKETS
@@ -38,7 +38,7 @@ def _page(config: Config, name: str, rules: list[Alert], book: Runbook) -> str:
     if book.limits:
         parts += [
             "## Limits",
-            "\n".join(f"* `{n}` = {number(getattr(config.limits, n))}. {move_when(n)}" for n in book.limits),
+            "\n".join(f"* `{key_of(n)}: {written(config.limits, n)}`. {move_when(n)}" for n in book.limits),
         ]
     return "\n\n".join(parts) + "\n"
 

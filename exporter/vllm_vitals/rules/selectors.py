@@ -3,9 +3,9 @@
 Batch models are skipped by a matcher, batch servers by the record `shared.BATCH`; that is decided here, once.
 """
 
+from vllm_vitals.config.alerts import Config
 from vllm_vitals.core.states import State
 from vllm_vitals.rules.baseline_rules import BATCH
-from vllm_vitals.rules.config import Config
 from vllm_vitals.rules.model import Alert, Scope, Severity
 from vllm_vitals.rules.promql import Fold, on
 from vllm_vitals.rules.text import label, preamble, scope_labels

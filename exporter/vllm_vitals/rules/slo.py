@@ -5,21 +5,15 @@ are the Google SRE workbook's (chapter 5): a page needs the long and the short w
 and stops soon. A request that never got its first token is in no histogram: stalls are the state's to find.
 """
 
+from vllm_vitals.config.alerts import Config
+from vllm_vitals.config.objectives import HISTOGRAM_OF, OutputLength, Slo
 from vllm_vitals.rules import raw
-from vllm_vitals.rules.config import Config, Slo
 from vllm_vitals.rules.model import Alert, Recording, Scope, Severity
 from vllm_vitals.rules.promql import Fold, by, duration, metric, number
 from vllm_vitals.rules.selectors import but_batch
 from vllm_vitals.rules.text import COUNT, PERCENT, RATIO, ask, each, label, percent, preamble
 from vllm_vitals.vllm.names import wire
 
-HISTOGRAMS = {
-    "ttft": "ttft_seconds",
-    "tpot": "tpot_seconds",
-    "inter_token": "inter_token_latency_seconds",
-    "e2e": "e2e_latency_seconds",
-    "queue_time": "queue_time_seconds",
-}
 WORDS = {
     "ttft": "time to first token",
     "tpot": "time per output token",
@@ -51,8 +45,8 @@ def _per_model(config: Config, slo: Slo, le: str) -> str:
     """
     fold = Fold(config.identity, config.evaluation_seconds)
     models = f'model_name=~"{slo.models}"'
-    daemon = fold.rate(HISTOGRAMS[slo.indicator] + "_bucket", f'le=~"{le}"', models, seconds=_SHORT)
-    names = wire(HISTOGRAMS[slo.indicator], "bucket")
+    daemon = fold.rate(HISTOGRAM_OF[slo.indicator] + "_bucket", f'le=~"{le}"', models, seconds=_SHORT)
+    names = wire(HISTOGRAM_OF[slo.indicator], "bucket")
     native = raw.folded(config, names, f'le=~"{le}"', models, function="rate", window=fold.range(_SHORT))
     return f"sum {by(config.model_identity)} (({daemon} or {native}) {but_batch(config)})"
 
@@ -100,9 +94,15 @@ def alerts(config: Config, *patient: str) -> tuple[Alert, ...]:
     )
 
 
+def _promised_for(length: OutputLength | None) -> str:
+    if length is None:
+        return "The promise does not say which output lengths it assumes."
+    return f"It was promised for outputs of {number(length.mean)} tokens on average, p99 {number(length.p99)}."
+
+
 def _alert(config: Config, slo: Slo, severity: Severity, patient: tuple[str, ...]) -> Alert:
     promise = f"{percent(slo.share)} of requests with a {WORDS[slo.indicator]} of at most {number(slo.seconds)} s"
-    length = f"outputs of {number(slo.output_tokens.mean)} tokens on average, p99 {number(slo.output_tokens.p99)}"
+    length = _promised_for(slo.output_tokens)
     mine = f'&,slo="{slo.name}"'
     length_now = f"max({metric('output_tokens_mean')}{{&}})"
     states = f'count by (state) (max by (target, engine, state) ({metric("state")}{{&,state!~"healthy|idle"}}) == 1)'
@@ -132,7 +132,7 @@ def _alert(config: Config, slo: Slo, severity: Severity, patient: tuple[str, ...
         + f" of {ask(f'max({TOTAL}{{{mine}}}) * {_SHORT}', COUNT)}.\n"
         + f"Budget burn, where 1 is just sustainable: {windows}. At the limits it spends {spent} of the 30-day "
         "budget.\n"
-        + f"It was promised for {length}. Now the mean is {ask(length_now, COUNT)} tokens.\n"
+        + f"{length} Now the mean is {ask(length_now, COUNT)} tokens.\n"
         + f"Engines of this model that are not healthy: {each(states, '{{ .Value }} {{ .Labels.state }}', 'none')}.",
         dashboard="vllm-vitals-overview:Time to first token p99, by model",
         labels={"slo": slo.name},

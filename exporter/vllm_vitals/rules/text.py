@@ -4,7 +4,7 @@
 stands for the victim's matchers and ``&`` for those of its whole model. Labels of the alert are `label`.
 """
 
-from vllm_vitals.rules.config import Config
+from vllm_vitals.config.alerts import Config
 from vllm_vitals.rules.model import Scope
 from vllm_vitals.rules.promql import metric
 

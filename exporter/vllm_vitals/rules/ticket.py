@@ -1,7 +1,7 @@
 """The alerts for working hours: it will hurt, or hurts slowly, or a promise rests on an assumption that broke."""
 
+from vllm_vitals.config.alerts import Config
 from vllm_vitals.rules import slo, ticket_answers, ticket_load, ticket_presence
-from vllm_vitals.rules.config import Config
 from vllm_vitals.rules.model import Alert, Severity
 from vllm_vitals.rules.selectors import interactive
 

@@ -3,7 +3,7 @@
 Input: config. Output: `Alert`s of severity ticket, which match their state or worse; inhibition keeps the worst.
 """
 
-from vllm_vitals.rules.config import Config
+from vllm_vitals.config.alerts import Config
 from vllm_vitals.rules.evidence import load
 from vllm_vitals.rules.model import Alert, Scope
 from vllm_vitals.rules.promql import by, duration, metric, number, on
@@ -110,11 +110,12 @@ def _stragglers(config: Config) -> Alert:
     enough = f"{identity} ({count} >= {number(limits.straggler_samples)})"
     broken = [f"{engine.gauge('output_tokens_straggler_ratio')} >= {number(limits.straggler_ratio)}"]
     told = "No SLO states which output length it assumes.\n"
-    if config.slos:
+    assuming = [(s, s.output_tokens) for s in config.slos if s.output_tokens is not None]
+    if assuming:
         broken = []
         told = ""
-        for s in config.slos:
-            models, assumed = f'model_name=~"{s.models}"', s.output_tokens
+        for s, assumed in assuming:
+            models = f'model_name=~"{s.models}"'
             spread = limits.assumption_factor * assumed.p99 / assumed.mean
             broken.append(f"{engine.gauge('output_tokens_straggler_ratio', models)} >= {number(round(spread, 6))}")
             broken.append(

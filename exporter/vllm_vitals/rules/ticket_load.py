@@ -3,9 +3,9 @@
 Input: config. Output: `Alert`s of severity ticket, which match their state or worse; inhibition keeps the worst.
 """
 
+from vllm_vitals.config.alerts import Config
 from vllm_vitals.core.states import State
 from vllm_vitals.rules.concurrency import EVICTING
-from vllm_vitals.rules.config import Config
 from vllm_vitals.rules.evidence import evidence, load
 from vllm_vitals.rules.model import Alert, Scope, Severity
 from vllm_vitals.rules.promql import by, metric, number, on, selector

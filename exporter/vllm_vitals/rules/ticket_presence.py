@@ -3,8 +3,8 @@
 Input: config. Output: `Alert`s of severity ticket, which match their state or worse; inhibition keeps the worst.
 """
 
+from vllm_vitals.config.alerts import Config
 from vllm_vitals.core.states import State
-from vllm_vitals.rules.config import Config
 from vllm_vitals.rules.model import Alert, Scope
 from vllm_vitals.rules.presence import DOWN
 from vllm_vitals.rules.promql import by, number, on

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from vllm_vitals.catalog import METRICS
+from vllm_vitals.config.alerts import Config
 from vllm_vitals.core.states import State
 from vllm_vitals.dashboards import links
 from vllm_vitals.rules.baseline_rules import TROUBLE
-from vllm_vitals.rules.config import Config
 from vllm_vitals.rules.lint import metrics_of
 from vllm_vitals.rules.model import Alert, Group, Recording, Scope, Severity
 from vllm_vitals.rules.promql import metric

@@ -136,7 +136,7 @@ class Fetcher:
                 self._session.post(
                     address,
                     json=payload,
-                    headers={**_authorization(target), "Accept": "application/json", "X-Request-Id": request_id},
+                    headers={**_own_headers(target), "Accept": "application/json", "X-Request-Id": request_id},
                     ssl=self._context(target),
                     server_hostname=target.tls.server_name or None,
                     allow_redirects=False,
@@ -164,7 +164,7 @@ class Fetcher:
 
     async def _get(self, target: Target, url: str, body: bytearray) -> str | None:
         """Read into ``body``; or the address on the same server that it should be read from instead."""
-        headers, context = _authorization(target), self._context(target)
+        headers, context = _own_headers(target), self._context(target)
         server = target.tls.server_name or None
         address = self._urls.get(url) or self._urls.setdefault(url, URL(url))
         async with self._session.get(
@@ -237,6 +237,11 @@ def _beside_metrics(target: Target, path: str) -> str:
     """The address of ``path`` on the server whose metrics a target's URL names."""
     url = urlsplit(target.url)
     return url._replace(path=url.path.removesuffix("metrics") + path, query="").geturl()
+
+
+def _own_headers(target: Target) -> dict[str, str]:
+    """What a target's requests carry beside `_HEADERS`."""
+    return {**target.headers, **_authorization(target)}
 
 
 def _authorization(target: Target) -> dict[str, str]:

@@ -58,6 +58,7 @@ class Target:
     service_class: str = "interactive"
     credentials: Credentials = Credentials()
     tls: Tls = Tls()
+    headers: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
     thresholds: Thresholds = field(default_factory=Thresholds)
@@ -66,22 +67,30 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """What an address says: where to read, what to call it, and the credentials that were inside it."""
+    """What an address says: where to read, what to call it, and the credentials that were inside it.
+
+    ``note`` tells a person what was left out of it, if anything was.
+    """
 
     url: str
     name: str
     username: str = ""
     password: str = field(default="", repr=False)
+    note: str = ""
 
 
 def parse_address(text: str) -> Address:
     """Understand ``http://host:8000``, ``host:8000``, ``host``, each with or without ``/metrics`` or a path before it.
+
+    ``/v1`` and all below it is the API's, as clients are given it: the metrics stand beside it.
 
     Raises ValueError with one line that holds no credentials.
     """
     text = text.strip()
     if not text or any(ch.isspace() or not ch.isprintable() for ch in text):
         raise ValueError("expected an address such as http://localhost:8000")
+    if "$" in text.partition("?")[0]:
+        raise ValueError("a variable in the address is not filled in: write the address itself")
     with_scheme = text if "://" in text else f"http://{text}"
     try:
         parts = urlsplit(with_scheme)
@@ -95,13 +104,16 @@ def parse_address(text: str) -> Address:
     if port is None:
         port = DEFAULT_VLLM_PORT if "://" not in text else {"http": 80, "https": 443}[parts.scheme]
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    base = parts.path.rstrip("/").removesuffix("/metrics")
+    path = parts.path.rstrip("/")
+    api = not path.endswith("/metrics") and "/v1/" in f"{path}/"
+    base = f"{path}/".partition("/v1/")[0] if api else path.removesuffix("/metrics")
     query = f"?{parts.query}" if parts.query else ""
     return Address(
         url=f"{parts.scheme}://{host}:{port}{base}/metrics{query}",
         name=f"{host}:{port}{base}",
         username=unquote(parts.username or ""),
         password=unquote(parts.password or ""),
+        note=f"read at {host}:{port}{base}/metrics: vLLM has it beside /v1, not below" if api else "",
     )
 
 

@@ -8,8 +8,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import replace
 
-from vllm_vitals.config.loader import Config, Sourced
+from vllm_vitals.config.loader import Config
 from vllm_vitals.config.schema import RESERVED_LABELS
+from vllm_vitals.config.watched import Sourced
 from vllm_vitals.core.snapshot import Role
 from vllm_vitals.log import Logger
 from vllm_vitals.scrape.discovery import Discovery, Fetch, Resolve, Source

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from vllm_vitals.config import strict_yaml
+from vllm_vitals.config.values import Strict
 from vllm_vitals.serve.access import READ, WRITE, Access
 
 MAX_BYTES = 1024 * 1024
@@ -24,11 +25,7 @@ class WebConfigError(Exception):
     """The file cannot be used. The text is one line that names the key and the mend."""
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
-
-
-class _Tls(_Model):
+class _Tls(Strict):
     cert_file: str
     key_file: str
     client_ca_file: str = ""
@@ -36,22 +33,22 @@ class _Tls(_Model):
     min_version: Literal["TLS12", "TLS13"] = "TLS12"
 
 
-class _Http(_Model):
+class _Http(Strict):
     http2: bool = False  # part of the format; we speak HTTP/1.1 either way
 
 
-class _Roles(_Model):
-    read: list[str] = []
-    write: list[str] = []
+class _Roles(Strict):
+    read: list[str] = Field(default_factory=list)
+    write: list[str] = Field(default_factory=list)
 
 
-class _File(_Model):
+class _File(Strict):
     tls_server_config: _Tls | None = None
     http_server_config: _Http = _Http()
-    basic_auth_users: dict[str, Annotated[str, Field(pattern=_HASH)]] = {}
+    basic_auth_users: dict[str, Annotated[str, Field(pattern=_HASH)]] = Field(default_factory=dict)
     # ours, beside what the format has
     roles: _Roles | None = None
-    push_token_files: dict[str, str] = {}
+    push_token_files: dict[str, str] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

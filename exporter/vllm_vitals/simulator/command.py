@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 
 from vllm_vitals import log
-from vllm_vitals.cli.options import DURATION
+from vllm_vitals.cli.options import DURATION, Duration
 from vllm_vitals.clock import Clock
 from vllm_vitals.recordings import recording
 from vllm_vitals.scrape.target import joined
@@ -56,8 +56,8 @@ _NAMES = click.Choice([each.name for each in SCENARIOS])
     help="Port to listen on; 0 picks a free port.",
 )
 @click.option("--speed", type=_SPEED, default=1.0, show_default=True, help="Simulated seconds per second.")
-@click.option("--skip", type=Number(min=0.0, max=86_400.0), default=0.0, show_default=True,
-              help="Start this many seconds into the scenario.")  # fmt: skip
+@click.option("--skip", type=Duration(least=0.0, most=86_400.0), default="0s", show_default=True,
+              help="Start this far into the scenario.")  # fmt: skip
 @click.option("--dialect", type=click.Choice([each.value for each in Dialect]), default="0.32", show_default=True,
               help="vLLM metric-name dialect to expose.")  # fmt: skip
 @click.option(
@@ -75,8 +75,8 @@ _NAMES = click.Choice([each.name for each in SCENARIOS])
     metavar="DURATION",
     help="Length of a recording. [default: the scenario; of --requests, until all are answered]",
 )
-@click.option("--interval", type=Number(min=0.1, max=300.0), default=5.0, show_default=True,
-              help="Seconds between scrapes of a recording.")  # fmt: skip
+@click.option("--interval", type=Duration(least=0.1, most=300.0), default="5s", show_default=True,
+              help="Scrape interval of a recording.")  # fmt: skip
 def simulate(
     name: str | None, pairs: tuple[str, ...], requests: Requests | None, listing: bool, host: str, port: int,
     speed: float, skip: float, dialect: str, seed: int, repeat: bool, log_requests: bool, quiet: bool,

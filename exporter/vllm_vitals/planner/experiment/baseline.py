@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
+from vllm_vitals.config.values import Strict
 from vllm_vitals.core.distribution import fit
 from vllm_vitals.core.sample import Histogram
 from vllm_vitals.core.snapshot import Reading
@@ -50,11 +51,7 @@ class BaselineError(Exception):
     """The stretch or the file cannot be a baseline. One line."""
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Measure(_Model):
+class Measure(Strict):
     """One vital: a value for each repeat (None without an estimate), and the whole stretch with its bounds.
 
     ``ranges`` are the bounds of each repeat, lower and upper (None: without end), where the vital has bounds at all.
@@ -64,7 +61,7 @@ class Measure(_Model):
     value: float | None
     lower: float | None = None
     upper: float | None = None
-    ranges: list[tuple[float, float | None] | None] = []
+    ranges: list[tuple[float, float | None] | None] = Field(default_factory=list)
 
     @property
     def reading(self) -> Reading:
@@ -73,7 +70,7 @@ class Measure(_Model):
         return Reading(self.value, self.lower, upper)
 
 
-class ByLength(_Model):
+class ByLength(Strict):
     """Windows by their mean prompt length: from ``low`` tokens on."""
 
     low: float
@@ -83,7 +80,7 @@ class ByLength(_Model):
     tpot_p95: Measure
 
 
-class Baseline(_Model):
+class Baseline(Strict, populate_by_name=True):
     """The file. Times are epoch s; workload figures are tokens, requests and shares."""
 
     schema_version: Annotated[int, Field(alias="schema")] = SCHEMA
@@ -99,8 +96,6 @@ class Baseline(_Model):
     workload: dict[str, float | None]
     vitals: dict[str, Measure]
     by_length: list[ByLength]
-
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +273,6 @@ def read(path: Path) -> Baseline:
         document = orjson.loads(content)
         if isinstance(document, dict) and document.get("schema") not in (None, SCHEMA):
             raise BaselineError(f"{path}: written by another version (schema {document['schema']}); take it again")
-        return Baseline.model_validate(document)
+        return Baseline.model_validate_json(content)  # as JSON: an array is a tuple there
     except (orjson.JSONDecodeError, ValidationError):
         raise BaselineError(f"{path}: not a file that vllm-vitals snapshot wrote") from None

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, isnan
 
-from vllm_vitals.config.review import Slo
+from vllm_vitals.config.objectives import Slo
 from vllm_vitals.core.sample import Histogram
 from vllm_vitals.planner.review import load
 from vllm_vitals.planner.review.knee import Band, Knee

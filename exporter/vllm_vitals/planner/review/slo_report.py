@@ -7,7 +7,7 @@ range, never a single invented number.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vllm_vitals.config.review import HISTOGRAM_OF, Slo
+from vllm_vitals.config.objectives import HISTOGRAM_OF, Slo
 from vllm_vitals.core.snapshot import Reading, absent
 from vllm_vitals.planner.review.latency import whole
 from vllm_vitals.planner.review.load import Engines

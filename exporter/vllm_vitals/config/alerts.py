@@ -1,95 +1,82 @@
-"""Everything about the rules that a user may change: where they run, whom they serve, and every limit.
+"""The section ``alerts``: where the rules run, whom they serve, what their limits are, and who is told.
 
-`load` reads a YAML file over the defaults and names the key of each mistake. Each limit carries the sentence that says
-when to move it; the runbooks print the same sentence. Limits of the states themselves are the daemon's
-(`vllm_vitals.core.thresholds`), since both producers must judge by the same numbers.
+Input: plain values. Output: `Config`, which rules, dashboards and Kubernetes objects are built from. Invariant: what
+states are judged by is the file's ``thresholds``, as for the daemon: both producers must judge by the same numbers.
+Each limit carries the sentence that says when to move it; the runbooks print the same sentence.
 """
 
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, NoReturn, get_type_hints
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
 
-from vllm_vitals.config import strict_yaml
-from vllm_vitals.config.errors import explain
-from vllm_vitals.config.schema import SHARES, TIMES, parse_duration
+from vllm_vitals.config.objectives import Slo
+from vllm_vitals.config.values import (
+    SECTION,
+    Duration,
+    LabelName,
+    Pattern,
+    Positive,
+    Share,
+    WholeSeconds,
+    duration_text,
+)
 from vllm_vitals.core.thresholds import Thresholds
 
-Indicator = Literal["ttft", "tpot", "inter_token", "e2e", "queue_time"]
-Share = Annotated[float, Field(gt=0, lt=1)]
-Positive = Annotated[float, Field(gt=0)]
-Seconds = Annotated[int, Field(gt=0)]
+OpenShare = Annotated[Share, Field(gt=0, lt=1)]
 
 
-def _compiles(pattern: str) -> str:
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise ValueError(f"not a regular expression: {error}") from None
-    return pattern
+def _elsewhere(_: object) -> NoReturn:
+    raise PydanticCustomError(
+        "moved", "write thresholds at the top of the file: the daemon and the rules judge by the same numbers"
+    )
 
 
-def _seconds(raw: object) -> object:
-    """Thresholds as the exporter's config writes them, ``hold: "45s"``; seconds as a number will do as well."""
-    if not isinstance(raw, dict):
-        return raw
-    return {key: parse_duration(v) if key in TIMES and isinstance(v, str) else v for key, v in raw.items()}
-
-
-def _shares(limits: Thresholds) -> Thresholds:
-    for name in sorted(SHARES):
-        if not 0 <= (value := getattr(limits, name)) <= 1:
-            raise ValueError(f"{name}: expected a share from 0 to 1 (0.9 for 90 %), got {value:g}")
-    return limits
-
-
-Pattern = Annotated[str, AfterValidator(_compiles)]
-LabelName = Annotated[str, Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_]*$")]
-
-
-class ConfigError(Exception):
-    """The config file cannot be used; the text names each key and its mend."""
+def _names(slos: tuple[Slo, ...]) -> tuple[Slo, ...]:
+    names = [slo.name for slo in slos]
+    if len(set(names)) < len(names):
+        raise PydanticCustomError("pair", "two SLOs have the same name; give each its own")
+    return slos
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of the alerts. Durations end in ``_for`` or ``_seconds`` and are whole seconds."""
+    """The limits of the alerts. Times are seconds; a file's keys name no unit, since a duration brings its own."""
 
-    __pydantic_config__ = ConfigDict(extra="forbid")
+    __pydantic_config__ = SECTION
 
-    ttft_objective_seconds: Positive = field(
+    ttft_objective_seconds: Annotated[Duration, Field(alias="ttft_objective")] = field(
         default=10, metadata={"move": "Move it to the longest wait that your users accept before the first token."}
     )
-    queue_for: Seconds = field(
+    queue_for: WholeSeconds = field(
         default=900,
         metadata={
             "move": "Move it up where a queue is planned, as in a nightly run; mark that service batch instead if"
             " you can."
         },
     )
-    thrash_rise_seconds: Seconds = field(
+    thrash_rise_seconds: Annotated[WholeSeconds, Field(alias="thrash_rise")] = field(
         default=600,
         metadata={"move": "Move it down if a wait that has grown for less than ten minutes already hurts you."},
     )
-    thrash_for: Seconds = field(
+    thrash_for: WholeSeconds = field(
         default=300,
         metadata={"move": "Move it up if short bursts of mutual eviction open tickets that nobody acts on."},
     )
-    unavailable_for: Seconds = field(
+    unavailable_for: WholeSeconds = field(
         default=180,
         metadata={"move": "Move it above the time that your server takes to restart, if a restart must not page."},
     )
-    engine_down_for: Seconds = field(
+    engine_down_for: WholeSeconds = field(
         default=600, metadata={"move": "Move it above the time that a replica takes to load its weights."}
     )
     engine_restarts: Positive = field(
         default=3, metadata={"move": "Move it up where servers are restarted on purpose several times an hour."}
     )
-    preempting_for: Seconds = field(default=1800, metadata={"move": "Move it up for fleets run full."})
-    kv_pressure_for: Seconds = field(default=3600, metadata={"move": "Move it up for fleets run full."})
+    preempting_for: WholeSeconds = field(default=1800, metadata={"move": "Move it up for fleets run full."})
+    kv_pressure_for: WholeSeconds = field(default=3600, metadata={"move": "Move it up for fleets run full."})
     tail_ratio: Positive = field(
         default=4,
         metadata={
@@ -97,23 +84,25 @@ class Limits:
         },
     )
     tail_samples: Positive = field(default=200, metadata={"move": "Never below 100: a p99 needs requests behind it."})
-    tail_for: Seconds = field(
+    tail_for: WholeSeconds = field(
         default=900, metadata={"move": "Move it up if a tail of a few minutes is of no use to you."}
     )
-    truncated_ratio: Share = field(
+    truncated_ratio: OpenShare = field(
         default=0.3,
         metadata={"move": "Move it to the share of cut answers that your product accepts; up for benchmarks."},
     )
     truncated_samples: Positive = field(
         default=50, metadata={"move": "Move it up for models whose answers vary with the hour."}
     )
-    truncated_for: Seconds = field(default=1800, metadata={"move": "Move it down while you are changing max_tokens."})
-    reasoning_truncated_ratio: Share = field(
+    truncated_for: WholeSeconds = field(
+        default=1800, metadata={"move": "Move it down while you are changing max_tokens."}
+    )
+    reasoning_truncated_ratio: OpenShare = field(
         default=0.05,
         metadata={"move": "Each of these answers is empty for its reader: move it up only if you retry them."},
     )
     reasoning_samples: Positive = field(default=20, metadata={"move": "Move it up for rarely used routes."})
-    starved_for: Seconds = field(
+    starved_for: WholeSeconds = field(
         default=300, metadata={"move": "Move it up where long prompts come in short bursts that you accept."}
     )
     runaway_factor: Positive = field(
@@ -129,7 +118,7 @@ class Limits:
             "move": "Below this many tokens nobody minds. Move it to the length at which you would look at a request."
         },
     )
-    runaway_for: Seconds = field(
+    runaway_for: WholeSeconds = field(
         default=120,
         metadata={
             "move": "Move it up if long answers are normal here. At 160 tokens a second an answer reaches 32768 tokens,"
@@ -145,7 +134,7 @@ class Limits:
     straggler_samples: Positive = field(
         default=200, metadata={"move": "Never below 100: a p99 needs requests behind it."}
     )
-    straggler_for: Seconds = field(
+    straggler_for: WholeSeconds = field(
         default=1800, metadata={"move": "Move it down after a change of prompts or of the model."}
     )
     assumption_factor: Positive = field(
@@ -157,14 +146,16 @@ class Limits:
     imbalance_requests: Positive = field(
         default=10, metadata={"move": "Below this many requests on the busiest rank, imbalance costs nothing."}
     )
-    imbalance_for: Seconds = field(default=1800, metadata={"move": "Move it down if you tune a balancer."})
-    blind_for: Seconds = field(
+    imbalance_for: WholeSeconds = field(default=1800, metadata={"move": "Move it down if you tune a balancer."})
+    blind_for: WholeSeconds = field(
         default=300,
         metadata={
             "move": "Move it up for servers whose /metrics is slow under load; better, raise the scrape timeout."
         },
     )
-    asleep_for: Seconds = field(default=300, metadata={"move": "Move it above the time that waking a server takes."})
+    asleep_for: WholeSeconds = field(
+        default=300, metadata={"move": "Move it above the time that waking a server takes."}
+    )
     engine_errors: Positive = field(
         default=20,
         metadata={
@@ -172,11 +163,11 @@ class Limits:
             " waits for shared memory while it compiles."
         },
     )
-    silent_seconds: Seconds = field(
+    silent_seconds: Annotated[WholeSeconds, Field(alias="silent_for")] = field(
         default=300,
         metadata={"move": "Move it up for models with so little traffic that a healthy replica may idle this long."},
     )
-    stale_seconds: Seconds = field(
+    stale_seconds: Annotated[WholeSeconds, Field(alias="stale_for")] = field(
         default=120, metadata={"move": "Move it above four scrape intervals of the exporter."}
     )
     slo_samples: Positive = field(
@@ -187,32 +178,7 @@ class Limits:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class OutputLength:
-    """The output-length distribution, in tokens, for which an SLO was promised."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid")
-
-    mean: Positive
-    p99: Positive
-
-
-@dataclass(frozen=True, slots=True)
-class Slo:
-    """``share`` of the requests of models matching ``models`` meet ``indicator`` <= ``seconds``.
-
-    ``seconds`` must be a bucket bound of that histogram ; the build says where it is not.
-    ``output_tokens`` is the length the promise assumes: when it no longer holds, VLLMOutputStragglers says so.
-    """
-
-    __pydantic_config__ = ConfigDict(extra="forbid")
-
-    name: LabelName
-    indicator: Indicator
-    seconds: Positive
-    share: Share
-    output_tokens: OutputLength
-    models: Pattern = ".+"
+_HINTS = get_type_hints(Limits, include_extras=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +188,7 @@ class Batch:
     A target that the exporter's own config calls ``service_class: batch`` need not be repeated here.
     """
 
-    __pydantic_config__ = ConfigDict(extra="forbid")
+    __pydantic_config__ = SECTION
 
     targets: tuple[Pattern, ...] = ()
     models: tuple[Pattern, ...] = ()
@@ -232,7 +198,7 @@ class Batch:
 class Email:
     """One mailbox, through one smarthost."""
 
-    __pydantic_config__ = ConfigDict(extra="forbid")
+    __pydantic_config__ = SECTION
 
     to: str
     smarthost: str
@@ -245,7 +211,7 @@ class Email:
 class Receiver:
     """Where notifications go. Secrets are paths of files; a receiver without any is shown in Alertmanager alone."""
 
-    __pydantic_config__ = ConfigDict(extra="forbid")
+    __pydantic_config__ = SECTION
 
     webhook_url: str = ""
     webhook_credentials_file: str = ""
@@ -259,7 +225,7 @@ class Receiver:
 class Receivers:
     """One receiver for each audience."""
 
-    __pydantic_config__ = ConfigDict(extra="forbid")
+    __pydantic_config__ = SECTION
 
     pager: Receiver = field(default_factory=Receiver)
     tickets: Receiver = field(default_factory=Receiver)
@@ -268,23 +234,22 @@ class Receivers:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The whole of it. Times are seconds."""
+    """The whole section. Times are seconds."""
 
-    __pydantic_config__ = ConfigDict(extra="forbid")
+    __pydantic_config__ = SECTION
 
     limits: Limits = field(default_factory=Limits)
-    thresholds: Annotated[Thresholds, BeforeValidator(_seconds), AfterValidator(_shares)] = field(
-        default_factory=Thresholds
-    )
-    slos: tuple[Slo, ...] = ()
+    # The file's own ``thresholds``; not a key of this section.
+    thresholds: Annotated[Thresholds, BeforeValidator(_elsewhere)] = field(default_factory=Thresholds)
+    slos: Annotated[tuple[Slo, ...], AfterValidator(_names)] = ()
     batch: Batch = field(default_factory=Batch)
     receivers: Receivers = field(default_factory=Receivers)
     # Labels that tell apart victims with the same host:port and model, such as cluster: on every series or none.
     identity_labels: tuple[LabelName, ...] = ()
     # Prometheus' evaluation interval for these groups. Keep it at or below half the hold of the states.
-    evaluation_seconds: Annotated[int, Field(ge=5, le=300)] = 15
+    evaluation_seconds: Annotated[WholeSeconds, Field(ge=5, le=300, alias="evaluation_interval")] = 15
     # How often Prometheus scrapes vLLM, in native mode.
-    scrape_seconds: Annotated[int, Field(ge=1, le=120)] = 15
+    scrape_seconds: Annotated[WholeSeconds, Field(ge=1, le=120, alias="scrape_interval")] = 15
     # Job of the exporters, only to notice that one of them is gone.
     exporter_job: str = "vllm-vitals"
     # Prefixes of vLLM's raw names: plain, through OpenTelemetry, through Ray.
@@ -312,26 +277,18 @@ class Config:
         return ("target", *self.identity_labels)
 
 
+def key_of(name: str) -> str:
+    """What limit ``name`` is called in a file, where the value brings the unit."""
+    found = (part.alias for part in getattr(_HINTS[name], "__metadata__", ()) if isinstance(part, FieldInfo))
+    return next(filter(None, found), name)
+
+
+def written(limits: Limits, name: str) -> str:
+    """The value of limit ``name`` as a file has it."""
+    value: float = getattr(limits, name)
+    return duration_text(value) if name.endswith(("_for", "_seconds")) else f"{value:.12g}"
+
+
 def move_when(name: str) -> str:
     """The sentence that says when to move limit ``name``."""
     return {f.name: str(f.metadata["move"]) for f in fields(Limits)}[name]
-
-
-def load(path: Path) -> Config:
-    """The defaults with ``path``'s keys over them. Raises ConfigError, one line for each mistake."""
-    try:
-        return parse(strict_yaml.read(path), str(path))
-    except strict_yaml.YamlError as error:
-        raise ConfigError(str(error)) from None
-
-
-def parse(raw: Mapping[str, object], where: str = "config") -> Config:
-    """The defaults with ``raw`` over them. Raises ConfigError, one line for each mistake."""
-    try:
-        config = TypeAdapter(Config).validate_python(raw)
-    except ValidationError as error:
-        raise ConfigError(explain(where, "", error, Config)) from None
-    names = [slo.name for slo in config.slos]
-    if len(set(names)) < len(names):
-        raise ConfigError(f"{where}: slos: two SLOs have the same name; give each its own")
-    return config

@@ -26,9 +26,13 @@ def response(number: int) -> bytes:
     return json.dumps({"id": f"chatcmpl-{number}", "model": "m", "usage": {"completion_tokens": 1}}).encode() + b"\n"
 
 
-def config(tmp_path: Path, **source: Any) -> LogsConfig:
+def said(tmp_path: Path, **source: Any) -> dict[str, object]:
     gateway = {"name": "gw", "target": "server", "paths": [str(tmp_path / "*.log")]} | source
-    return LogsConfig.model_validate({"sources": [gateway], "checkpoint": tmp_path / "checkpoint", "limits": FAST})
+    return {"sources": [gateway], "checkpoint": str(tmp_path / "checkpoint"), "limits": FAST}
+
+
+def config(tmp_path: Path, **source: object) -> LogsConfig:
+    return LogsConfig.model_validate(said(tmp_path, **source))
 
 
 def served(reader: LogReader) -> int:
@@ -100,12 +104,12 @@ def test_pieces_of_a_split_line_are_read_again_whole(tmp_path: Path) -> None:
 
 
 CHILD = """
-import asyncio, sys, time
+import asyncio, json, sys, time
 from vllm_vitals.logs.config import LogsConfig
 from vllm_vitals.logs.reader import LogReader
 
 async def main():
-    reader = LogReader(LogsConfig.model_validate_json(sys.argv[1]))
+    reader = LogReader(LogsConfig.model_validate(json.loads(sys.argv[1])))
     asyncio.get_running_loop().create_task(reader.run(asyncio.Event()))
     while True:
         await asyncio.sleep(0.002)
@@ -118,7 +122,7 @@ asyncio.run(main())
 def test_kill_9_neither_loses_nor_counts_twice(tmp_path: Path) -> None:
     """Killed at arbitrary moments while lines are written; what was served is what the next run begins with."""
     log, written, last_served = tmp_path / "a.log", 0, 0
-    where = config(tmp_path).model_dump_json()
+    where = json.dumps(said(tmp_path))
     for round_number in range(4):
         with subprocess.Popen([sys.executable, "-c", CHILD, where], stdout=subprocess.PIPE, text=True) as child:
             assert child.stdout is not None

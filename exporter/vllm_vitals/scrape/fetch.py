@@ -289,7 +289,7 @@ def _redirect_text(status: int, url: str, location: str) -> str:
 def _status_text(status: int, target: Target) -> str:
     path = urlsplit(target.url).path
     mend = {
-        401: "give bearer_token_file or basic_auth in the config",
+        401: "give --bearer-token-file or --user, in the config bearer_token_file or basic_auth",
         403: "these credentials may not read metrics",
         404: f"there is no {path} here; is this a vLLM API server?",
         503: "the server is up but not serving; it may be starting or scaling",

@@ -117,16 +117,16 @@ def test_credentials_in_a_found_address_never_replace_the_configured_ones() -> N
 @pytest.mark.parametrize(
     ("document", "why"),
     [
-        ({"discovery": [{}]}, "discovery[0]: give exactly one of file_sd, http_sd and dns_sd"),
+        ({"discovery": [{}]}, "discovery[0].dns_sd: give exactly one of file_sd, http_sd and dns_sd"),
         ({"discovery": [{"file_sd": {"files": []}}]}, "discovery[0].file_sd.files: "),
         ({"discovery": [{"http_sd": {"url": "ftp://x"}}]}, "discovery[0].http_sd.url: "),
         ({"discovery": [{"http_sd": {"url": "http://u:S3CRET@x/"}}]}, "discovery[0].http_sd.url: "),
         ({"discovery": [{"dns_sd": {"names": ["a"], "type": "MX"}}]}, "discovery[0].dns_sd.type: expected 'A'"),
         ({"discovery": [{"dns_sd": {"names": ["a"]}, "file_sd": {"files": ["b"]}}]}, "give exactly one"),
         ({"discovery": [{"dns_sd": {"names": ["a"], "refresh": "5s"}}]}, "refresh: unknown key"),
-        ({"canary": {"interval": "5s", "deadline": "9s"}}, "canary: deadline is longer than interval"),
+        ({"canary": {"interval": "5s", "deadline": "9s"}}, "canary.deadline: deadline is longer than interval"),
         ({"flight_recorder": {}}, "flight_recorder.directory: is needed"),
-        ({"flight_recorder": {"directory": "x", "max_bytes": 5}}, "flight_recorder.max_bytes: expected a size"),
+        ({"flight_recorder": {"directory": "x", "max_size": 5}}, "flight_recorder.max_size: 5 is no size: write 5B"),
     ],
 )
 def test_every_wrong_key_has_its_line(document: dict[str, Any], why: str) -> None:

@@ -16,6 +16,7 @@ import pytest
 from tests.edges.test_help import commands
 from vllm_vitals.catalog import METRICS
 from vllm_vitals.core.states import SPECS
+from vllm_vitals.simulator.scenarios import SCENARIOS
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "exporter" / "vllm_vitals"
@@ -85,7 +86,11 @@ def templates() -> Iterator[tuple[str, str]]:
         )
 
 
-SOURCES = (documents, helps, metrics, states, dashboards, templates)
+def scenarios() -> Iterator[tuple[str, str]]:
+    yield "simulate --list", "\n".join(scenario.summary for scenario in SCENARIOS)
+
+
+SOURCES = (documents, helps, metrics, states, dashboards, templates, scenarios)
 TEXTS = [text for source in SOURCES for text in source()]
 
 

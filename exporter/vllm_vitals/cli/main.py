@@ -33,7 +33,7 @@ COMMANDS = {
 
 
 class LazyGroup(click.Group):
-    """Imports a command's module when that command is asked for."""
+    """Imports a command's module when that command is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the commands in the order in which a person meets them."""

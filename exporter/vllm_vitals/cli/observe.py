@@ -1,7 +1,7 @@
-"""A look at servers for a limited time, without a daemon: `check` judges what it sees, `record` keeps it.
+"""Observe servers for a limited time, without a daemon: `check` judges them, `record` writes their scrapes.
 
 Inputs: targets, how long. Outputs: the last snapshots; a file of scrapes. Invariant: the verdict is the daemon's own
-judge's, shortened holds apart.
+evaluator's, with shorter holds.
 """
 
 import asyncio
@@ -19,16 +19,16 @@ from vllm_vitals.scrape.fleet import make_judge
 from vllm_vitals.scrape.poller import Poller
 from vllm_vitals.scrape.target import Target
 
-SHORTEST_S = 5.0  # in less, an engine in the middle of one long step is not told from one that hangs
+SHORTEST_S = 5.0  # in less, an engine in one long step cannot be told from one that hangs
 LEAST_SCRAPES = 4
 
 Progress = Callable[[float, Sequence[TargetSnapshot]], None]
 
 
 def hurried(limits: Thresholds, seconds: float) -> Thresholds:
-    """Thresholds for a look of so many seconds: a window is the look, and what must hold holds for a part of it.
+    """Return thresholds for a check of ``seconds``: the window is the check, and holds are a part of it.
 
-    Holding keeps a daemon from flapping; one look needs only to see the same thing twice.
+    Holds keep a daemon from flapping; one check only needs to see the same thing twice.
     """
     return replace(
         limits,

@@ -1,4 +1,4 @@
-"""Where people read: standard output and standard error, whatever they can show and whoever has stopped reading.
+"""Standard output and standard error, whatever their encoding, and also when a pipe is closed.
 
 Invariant: no character and no closed pipe breaks a command off; what an encoding lacks becomes the nearest plain sign.
 """

@@ -19,7 +19,7 @@ _COLOURS = {"critical": "bold red", "warning": "bold yellow", "ok": "bold green"
 
 
 def exit_code(snapshots: Iterable[TargetSnapshot]) -> int:
-    """0 healthy, 1 warning, 2 critical, 3 unknown: the worst engine speaks."""
+    """Return 0 healthy, 1 warning, 2 critical or 3 unknown, for the worst engine."""
     seen = {engine.state.severity for snapshot in snapshots for engine in snapshot.engines}
     return next((code for severity, code in EXIT_CODES.items() if severity in seen), EXIT_CODES["unknown"])
 

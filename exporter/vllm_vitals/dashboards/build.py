@@ -1,6 +1,6 @@
 """Every dashboard as JSON, or as a ConfigMap that holds it.
 
-Input: the dashboard modules and whom to build for. Output: ``<uid>.json`` files. Invariant: the same source gives the
+Input: the dashboard modules and the site. Output: ``<uid>.json`` files. Invariant: the same source gives the
 same bytes.
 """
 
@@ -32,7 +32,7 @@ def build(site: Site) -> dict[str, str]:
 
 
 def as_configmaps(files: dict[str, str]) -> dict[str, str]:
-    """Return the same as Kubernetes ConfigMaps, labelled as Grafana's dashboard sidecar looks for them."""
+    """Return the same as Kubernetes ConfigMaps, labelled for Grafana's dashboard sidecar."""
     maps = {}
     for name, text in files.items():
         uid = name.removesuffix(".json")

@@ -1,4 +1,4 @@
-"""Whether a server answers when it is asked: the canary's row of the engine dashboard, for hangs that metrics hide."""
+"""The canary's row of the engine dashboard: whether a server responds, for hangs that metrics do not show."""
 
 from vllm_vitals.dashboards import field_config, panels
 from vllm_vitals.dashboards.panels import Panel, Query

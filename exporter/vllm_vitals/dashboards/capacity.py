@@ -24,8 +24,8 @@ from vllm_vitals.dashboards.theme import Row
 from vllm_vitals.rules.text import percent
 
 _BANDS = (1, 5, 9, 17, 25, 33, 49, 65, 97, 129, 257)
-# What is counted or searched for a peak is looked at each minute, however long the range: rates and states are over a
-# minute, so none falls between two looks. A mean is content with Grafana's own steps.
+# Counts and peaks are evaluated each minute, however long the range: rates and states are over a minute, so none
+# falls between two evaluations. A mean is content with Grafana's own steps.
 _MINUTES = "$__range:1m"
 _STEPS = "$__range:$__interval"
 
@@ -266,7 +266,7 @@ def _cost(site: Site) -> tuple[Panel, ...]:
 
 def _lost_share() -> str:
     """Lost / (lost + useful) by model. Useful is 1 - tax of all that was computed; idle time weighs nothing."""
-    # At a tax of 1 nothing useful tells how much all was; such a moment is left out.
+    # At a tax of 1 there is no useful work to scale by; such a moment is left out.
     tax, useful = f"({gauge('recompute_tax_ratio')} < 1)", gauge("useful_tokens_per_second")
     computed = f"{useful} / on ({BY_ENGINE}) (1 - {tax})"
     lost = f"({computed}) * on ({BY_ENGINE}) {tax}"

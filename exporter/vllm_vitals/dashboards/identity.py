@@ -13,7 +13,7 @@ _SELECTOR = re.compile(r"\{(?=[^{}]*\$(?:target|model_name)\b)")
 
 
 def widen(dashboard: dict[str, Any], labels: Sequence[str]) -> dict[str, Any]:
-    """Return the dashboard for victims that these labels tell apart too."""
+    """Return the dashboard for engines that these labels identify too."""
     if not labels:
         return dashboard
     variables = dashboard["templating"]["list"]

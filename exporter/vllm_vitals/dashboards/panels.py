@@ -1,6 +1,6 @@
 """The nouns that dashboards are written in: a chart, a tile, a table, a timeline, bars, a heatmap.
 
-Input: a title, why one looks at it, queries, a unit, words for "nothing to show", levels. Output: `Panel` values in the
+Input: a title, its purpose, queries, a unit, words for "nothing to show", levels. Output: `Panel` values in the
 JSON of today's Grafana. Invariant: a limit is always drawn the same way, and colour always means a limit.
 """
 
@@ -12,7 +12,7 @@ from vllm_vitals.dashboards.field_config import GREEN, RED, by_name, steps
 from vllm_vitals.dashboards.site import Levels
 
 COLUMNS = 24
-# A value mapping for columns that answer a question.
+# A value mapping for yes/no columns.
 YES_NO = {
     "type": "value",
     "options": {"0": {"text": "no", "color": RED, "index": 0}, "1": {"text": "yes", "color": GREEN, "index": 1}},
@@ -26,7 +26,7 @@ YES_IS_NEWS = {
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One expression and how its series are called. ``instant`` asks for the last value only."""
+    """One expression and its legend. ``instant``: the last value only."""
 
     expr: str
     legend: str = "__auto"
@@ -36,7 +36,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A panel in our nouns: what it shows, why one looks at it, and what it says when there is nothing to show."""
+    """A panel: what it shows, what for, and its text when there is no data."""
 
     kind: str
     title: str

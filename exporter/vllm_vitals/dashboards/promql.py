@@ -38,7 +38,7 @@ def identity(of: Metric, keep: tuple[str, ...] = ()) -> str:
 
 
 def gauge(name: str, *matchers: str, keep: tuple[str, ...] = ()) -> str:
-    """Return a gauge per identity, whoever serves it."""
+    """Return a gauge per identity, from either producer."""
     of = metric(name)
     return f"max by ({identity(of, keep)}) ({of.full_name}{selector(of, *matchers)})"
 
@@ -140,5 +140,5 @@ def folded_target(name: str, *matchers: str, keep: tuple[str, ...] = ()) -> str:
 
 
 def of_engine(what: str) -> str:
-    """Return a legend that still tells engines apart where several are chosen."""
+    """Return a legend that distinguishes engines where several are chosen."""
     return f"{what} · {ENGINE_BRIEFLY}"

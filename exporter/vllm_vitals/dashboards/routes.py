@@ -1,6 +1,6 @@
 """What the logs say of each route, and nothing else can: a row of the workload dashboard.
 
-Input: whom it is built for. Output: its panels. Invariant: each says what is missing where no logs are read, or logs
+Input: the site. Output: its panels. Invariant: each says what is missing where no logs are read, or logs
 that carry no token counts, times, thinking or predictions.
 """
 
@@ -82,7 +82,7 @@ def row(site: Site) -> tuple[Panel, ...]:
 
 
 def _at_a_glance(site: Site) -> Panel:
-    # Of a signed error the worst is the lowest; one source is still told once, whoever serves it.
+    # Of a signed error the worst is the lowest; a source still counts once, whichever daemon serves it.
     off = f"min by ({_ROUTE}) ({gauge('log_predicted_length_error_ratio')})"
     mixed = f"max by (model_name) ({gauge('log_route_split_helps')})"
     share, tokens = {"unit": "percentunit", "decimals": 0}, {"unit": "short", "decimals": 0}

@@ -68,7 +68,7 @@ def scale(config: Config) -> Scale:
 
 
 def objective(config: Config, indicator: str) -> float | None:
-    """Return the strictest promise that the config makes for an indicator, in seconds."""
+    """Return the strictest objective that the config has for an indicator, in seconds."""
     return min((slo.seconds for slo in config.slos if slo.indicator == indicator), default=None)
 
 

@@ -1,7 +1,7 @@
-"""How a state looks: its colour, its words, and the query that gives each engine one number for it.
+"""States on dashboards: colour, label, and the query that gives each engine one number for its state.
 
 Input: the `State` enum. Output: value mappings and PromQL. Invariant: the number is the state's rank, 0 worst, so that
-`min` is "the worst engine speaks", a sort puts the worst first, and a new state appears everywhere by itself.
+`min` is the worst engine, a sort puts the worst first, and a new state appears everywhere by itself.
 """
 
 from typing import Any

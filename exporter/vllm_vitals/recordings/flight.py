@@ -1,4 +1,4 @@
-"""The flight recorder: what a target said before and after an engine got into trouble, on disk for whoever looks.
+"""The flight recorder: a target's scrapes from before and after an engine entered a bad state, on disk.
 
 Inputs: every scrape and its snapshot. Outputs: recordings (see `vllm_vitals.recordings.recording`) in one directory.
 Invariant: the directory stays within its bytes and number of files, only own files are ever deleted, and a disk that

@@ -1,4 +1,4 @@
-"""A recording judged as fast as it can be read, by the same judge as the daemon's.
+"""A recording judged as fast as it can be read, by the same evaluator as the daemon's.
 
 Input: a recording. Output: per engine a timeline of states, the worst moment, and where wanted one series entry per
 scrape. Invariant: time comes from the recording alone, so the same file always gives the same answer; what is kept in
@@ -17,7 +17,7 @@ from vllm_vitals.core.thresholds import Thresholds
 from vllm_vitals.recordings.recording import RecordingError
 from vllm_vitals.recordings.replay_series import SeriesSpool
 
-TO_TELL_THE_INTERVAL = 5  # gaps looked at
+TO_TELL_THE_INTERVAL = 5  # gaps examined
 MAX_ENGINES = 2_048  # of one recording, over all its time
 MAX_RUNS = 20_000  # of one engine's timeline
 MAX_WORST = 4_000  # engine snapshots kept to find the middle of the worst

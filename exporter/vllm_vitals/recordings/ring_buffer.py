@@ -1,7 +1,7 @@
 """The last minutes of one target's scrapes in memory, small: each body is kept as what the next one changed.
 
 Input: scrapes in order. Output: the same scrapes, byte for byte. Invariant: never more than the given seconds and
-bytes; the oldest go first, which costs nothing because each is told by its successor.
+bytes; the oldest go first, which costs nothing because each is encoded by its successor.
 """
 
 import zlib
@@ -37,7 +37,7 @@ class ScrapeRingBuffer:
         """Add the newest scrape."""
         kept = _Kept(replace(scrape, body=None), scrape.body is not None)
         if scrape.body is not None and len(scrape.body) > self._max_bytes:
-            self.clear()  # alone more than may be kept: packing it would be in vain
+            self.clear()  # alone more than may be kept: packing it would be wasted
             return
         if scrape.body is not None:
             if self._newest is not None and self._body is not None:

@@ -55,7 +55,7 @@ class Stage:
 
     @property
     def over(self) -> bool:
-        """Whether the story has been told to its end."""
+        """Whether the scenario has ended."""
         return self.elapsed() >= self.scenario.duration_s
 
 
@@ -87,7 +87,7 @@ async def run(
 
 
 async def _with_daemon(daemon: Daemon, tell: Callable[[str], Coroutine[None, None, None]]) -> None:
-    """Run the daemon, and `tell` beside it once it listens; a failure of either ends both."""
+    """Run the daemon, and ``tell`` beside it once it listens; a failure of either ends both."""
     telling: list[asyncio.Task[None]] = []
 
     def ready(host: str, port: int) -> None:

@@ -124,7 +124,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         replace(_SERVER, kv_transfer=True), then="healthy",
     ),
     Scenario(
-        "http_errors", "the API server breaks on most requests before the engine hears of them: 5xx", "failing", 900,
+        "http_errors", "the API server fails most requests before they reach the engine: 5xx", "failing", 900,
         ((0, _BUSY), (300, replace(_BUSY, fate=Fate(broken=0.8, streamed=0.2))), (600, _BUSY)), then="healthy",
     ),
     Scenario(
@@ -146,7 +146,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         replace(_SERVER, num_speculative_tokens=4), StepTime(decode=4e-4), then="degraded",
     ),
     Scenario(
-        "kv_held", "the clients leave, and a quarter of the KV cache stays held by nobody", "kv_held", 1800,
+        "kv_held", "the clients leave, and a quarter of the KV cache stays allocated", "kv_held", 1800,
         ((0, _BUSY), (600, HoldKv(0.25)), (620, Load())), then="kv_held",
     ),
     Scenario(

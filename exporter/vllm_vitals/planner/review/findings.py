@@ -25,7 +25,7 @@ TRUNCATED_ACT, TRUNCATED_WATCH = 0.30, 0.05
 PREEMPTING_WATCH = 0.05  # share of the time
 BUDGET_WATCH = 0.25  # a quarter of the error budget left
 SOON_DAYS, LATER_DAYS = 28, 91  # hardware takes weeks
-SPARE_WATCH = 0.2  # share of all engine-hours that nobody needed
+SPARE_WATCH = 0.2  # share of all engine-hours that were not needed
 
 _STATES = tuple((state, state.spec.incident) for state in State if state.spec.incident)
 

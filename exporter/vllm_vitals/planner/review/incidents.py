@@ -1,7 +1,7 @@
 """What went wrong: time in each state, incidents with their evidence, and what preemption cost.
 
 Input: one model's engines. Output: minutes, `Incident`s, `Preemption`. Invariant: time comes from the folded state over
-time, read at every instant of the state grid; an incident is a stretch in a state that harms or hides service.
+time, read at every instant of the state grid; an incident is a period in a state that harms or hides service.
 """
 
 from array import array
@@ -26,14 +26,14 @@ from vllm_vitals.planner.telemetry.telemetry import (
 )
 
 HARMFUL = frozenset(state for state in State if state.spec.incident)
-GAP_S = 60.0  # two stretches closer than this are one incident
+GAP_S = 60.0  # two periods closer than this are one incident
 BEFORE_S = 600.0
 MAX_INCIDENTS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """A stretch in harmful states. ``worst`` is its worst state; evidence is measured in it, ``_before`` before it."""
+    """A period in harmful states. ``worst`` is its worst state; evidence is measured in it, ``_before`` before it."""
 
     engine: EngineId
     start: float
@@ -90,7 +90,7 @@ def incidents(engines: Engines, grid: Grid, states: Grid) -> list[Incident]:
 
 
 def _stretches(codes: bytearray, grid: Grid) -> Iterator[tuple[float, float, State]]:
-    """(start, end, worst state) of each stretch in harmful states; short gaps between two are part of it."""
+    """(start, end, worst state) of each period in harmful states; short gaps between two are part of it."""
     patience = int(GAP_S // grid.step)
     first, last, worst = -1, -1, UNKNOWN
     for index, code in enumerate(codes):

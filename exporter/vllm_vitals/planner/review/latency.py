@@ -37,7 +37,7 @@ class Tail:
 class Gap:
     """The distance from p50 to p99 of TPOT, in seconds: over all windows, and over those without preemption.
 
-    ``share`` of it goes away with preemption; absent where buckets cannot tell or there was none.
+    ``share`` of it goes away with preemption; absent where buckets cannot resolve it or there was none.
     """
 
     all: Reading

@@ -29,7 +29,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What was asked and answered. Demand is in requests/s over a window: answered, abandoned, and queue growth."""
+    """Requests received and answered. Demand is in requests/s over a window: answered, abandoned, and queue growth."""
 
     requests: float
     by_reason: Mapping[str, float]

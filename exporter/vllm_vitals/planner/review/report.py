@@ -310,7 +310,7 @@ def _row(engine: EngineId, series: EngineSeries, telemetry: Telemetry) -> Engine
 
 
 def _joined(missing: Sequence[Missing]) -> list[Missing]:
-    """Neighbouring stretches of the same thing, missing for the same reason, as one."""
+    """Neighbouring gaps of the same thing, missing for the same reason, as one."""
     found: list[Missing] = []
     for each in sorted(missing, key=lambda m: (m.what, m.why, m.start)):
         last = found[-1] if found else None

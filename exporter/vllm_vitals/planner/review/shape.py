@@ -124,7 +124,7 @@ def lengths(histogram: Histogram | None, cut: Cut | None = None) -> Lengths:
 def max_tokens(outputs: Lengths, truncated: float | None) -> MaxTokens:
     """Return what the spread of output lengths calls for: nothing, where a cap cut answers or it is not sure.
 
-    The natural length of a cut answer was seen by nobody: a number made of it would only cut again.
+    The natural length of a truncated response is unknown: a cap computed from it would only truncate again.
     """
     cut = ""
     if truncated is not None and truncated >= CUT:
@@ -162,7 +162,7 @@ def max_tokens(outputs: Lengths, truncated: float | None) -> MaxTokens:
 
 
 def benchmark(inputs: Lengths, outputs: Lengths, room: Headroom, hits: float | None) -> Benchmark:
-    """Lengths to test with, taken from what was really asked."""
+    """Lengths to test with, from the requests observed."""
     points = [(name, round(value)) for name, reading in (("p50", inputs.p50), ("p90", inputs.p90), ("p99", inputs.p99))
               if (value := reading.value or reading.upper) is not None and value < 1e9]  # fmt: skip
     output = None if outputs.mean is None else max(1, round(outputs.mean))

@@ -1,6 +1,6 @@
-"""Reads a period of a fleet from a Prometheus API into `Telemetry`: few questions, each for all engines and a stretch.
+"""Reads a period of a fleet from a Prometheus API into `Telemetry`: few queries, each for all engines.
 
-Input: something that asks (see `Ask`), a period, what to read. Output: `Telemetry`. Answers are bounded: a stretch is
+Input: an API client (see `Ask`), a period, what to read. Output: `Telemetry`. Results are bounded: a range is
 cut so that an answer holds some 150,000 points, and halved when the API says that it is too much. Invariant: what could
 not be read is in ``missing`` with its reason; nothing that failed is ever filled in.
 """
@@ -22,12 +22,12 @@ Progress = Callable[[int, int, str], None]
 FAILURES_IN_A_ROW = 5
 MAX_POINTS_A_SERIES = 10_000  # Prometheus refuses more than 11,000
 
-# Series an engine has, roughly, by form: only sizes the questions.
+# Series an engine has, roughly, by form: only sizes the queries.
 _WIDTH = {"histogram": 24, "setting": 12, "log": 20}
 
 
 class Ask(Protocol):
-    """What can be asked (`promapi.PromApi` is one)."""
+    """An API client (`promapi.PromApi` is one)."""
 
     def range(self, query: str, start: float, end: float, step: float) -> list[Series]:
         """Return values at start, start + step, ... end."""
@@ -53,7 +53,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One question: a signal between two instants of its grid."""
+    """One query: a signal between two instants of its grid."""
 
     signal: Signal
     query: str
@@ -82,7 +82,7 @@ def collect(
     budget: Budget | None = None,
     progress: Progress = lambda done, total, what: None,
 ) -> Telemetry:
-    """Read a period. ``askers`` are used in parallel, one question each at a time.
+    """Read a period. ``askers`` are used in parallel, one query each at a time.
 
     Raises `PromError` when not even the list of engines can be read, or when there is none.
     """
@@ -140,7 +140,7 @@ def _grids(telemetry: Telemetry, engines: int, budget: Budget) -> dict[str, Grid
 
 
 def _own_histograms(ask: Ask, grid: Grid, matchers: str) -> frozenset[str]:
-    """Return our histograms that this Prometheus holds; the rest is looked for under vLLM's own names."""
+    """Return our histograms that this Prometheus holds; the rest is read under vLLM's own names."""
     separator = "," if matchers else ""
     match = f'{{__name__=~"{NAMESPACE}.+_count"{separator}{matchers}}}'
     try:
@@ -169,7 +169,7 @@ def _jobs(
 
 
 class _Run:
-    """Works off the jobs with a few questions in flight, and files the answers."""
+    """Runs the jobs with a few queries in flight, and collects the results."""
 
     def __init__(
         self,

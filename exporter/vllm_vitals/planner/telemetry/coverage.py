@@ -1,7 +1,7 @@
-"""Which part of a stretch was scraped, and which of its repeats can be measured.
+"""Which part of a period was scraped, and which of its repeats can be measured.
 
 Input: one model's engines. Output: windows. A window was scraped where as many engines were seen as at any time in the
-stretch; a single missed scrape is no hole. Invariant: time that nobody scraped is absent, never a time without work.
+period; a single missed scrape is no hole. Invariant: time that was not scraped is absent, never a time without work.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ def _seen(series: EngineSeries, windows: int) -> list[bool]:
 
 
 def whole_repeats(there: Sequence[bool], repeats: int) -> list[range]:
-    """Of so many parts of the stretch, equal to a window, those that were scraped throughout."""
+    """Of so many parts of the period, equal to a window, those that were scraped throughout."""
     edges = [i * len(there) // repeats for i in range(repeats + 1)]
     parts = [range(first, last) for first, last in pairwise(edges)]
     return [part for part in parts if sum(there[w] for w in part) >= WHOLE * len(part)]

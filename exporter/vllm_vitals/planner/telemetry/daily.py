@@ -1,6 +1,6 @@
-"""Daily peaks over weeks, for the trend: three questions, each answered by the server with one value a day.
+"""Daily peaks over weeks, for the trend: three queries, each answered by the server with one value a day.
 
-Input: something that asks, the period's end. Output: peaks by model name and measure. Invariant: a day of which nothing
+Input: an API client, the period's end. Output: peaks by model name and measure. Invariant: a day of which nothing
 is known has no value.
 """
 
@@ -18,7 +18,7 @@ Peaks = dict[str, dict[str, list[tuple[float, float]]]]
 _CHUNK_DAYS = 7
 
 
-def questions(labels: Sequence[str], matchers: str) -> dict[str, str]:
+def queries(labels: Sequence[str], matchers: str) -> dict[str, str]:
     """PromQL by measure; every one folds the engines first."""
     ids = ", ".join(identity(labels))
 
@@ -39,7 +39,7 @@ def peaks(
     """Peaks of the ``days`` days up to ``end``."""
     found: Peaks = {}
     missing: list[Missing] = []
-    for measure, query in questions(labels, matchers).items():
+    for measure, query in queries(labels, matchers).items():
         for first in range(days - 1, -1, -_CHUNK_DAYS):
             start, stop = end - first * DAY, end - max(0, first - _CHUNK_DAYS + 1) * DAY
             try:

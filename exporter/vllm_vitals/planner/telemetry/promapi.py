@@ -1,8 +1,8 @@
-"""The HTTP API of Prometheus and of what speaks like it: Thanos, Mimir, Cortex, VictoriaMetrics.
+"""The HTTP API of Prometheus and of compatible servers: Thanos, Mimir, Cortex, VictoriaMetrics.
 
 Input: PromQL and times (epoch s). Output: series as the API gives them. Every answer is bounded in bytes and time;
 what may pass (429, 5xx, broken connections) is tried again. Invariant: an error is one line that names the address
-without credentials, and says whether a smaller question might be answered.
+without credentials, and says whether a smaller query might succeed.
 """
 
 import ssl
@@ -27,7 +27,7 @@ _TOO_MUCH = (
 
 
 class PromError(Exception):
-    """The API did not answer. ``too_much``: a smaller question may be answered. ``fatal``: no question will be."""
+    """The API did not answer. ``too_much``: a smaller query may succeed. ``fatal``: no query will."""
 
     def __init__(self, text: str, too_much: bool = False, fatal: bool = False) -> None:
         super().__init__(text)
@@ -100,7 +100,7 @@ def _certificates(path: str) -> None:
 
 
 class PromApi:
-    """Asks. One session per instance; instances may be used from several threads one at a time each."""
+    """An API client. One session per instance; an instance serves one thread at a time."""
 
     def __init__(self, how: Access, retries: int = 3, sleep: Callable[[float], None] = time.sleep) -> None:
         self._how, self._retries, self._sleep = how, retries, sleep
@@ -110,7 +110,7 @@ class PromApi:
             self._session.headers["Authorization"] = f"Bearer {how.bearer_token}"
         elif how.username:
             self._session.auth = (how.username, how.password)
-        self._session.trust_env = False  # a proxy or netrc in the environment must not get the question
+        self._session.trust_env = False  # a proxy or netrc in the environment must not get the query
         if how.ca_file:
             self._session.verify = how.ca_file
         self.warnings: set[str] = set()

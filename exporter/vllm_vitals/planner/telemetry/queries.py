@@ -1,4 +1,4 @@
-"""What is asked of Prometheus, as a table in the catalogue's names, and the PromQL of each entry.
+"""The queries to Prometheus, as a table in the catalogue's names, and the PromQL of each entry.
 
 Gauges are folded on the server (`max by` identity: replicas and two producers at once change nothing). Counters and
 buckets are read raw at window edges and differenced here, so a total equals the counter's own change exactly, without

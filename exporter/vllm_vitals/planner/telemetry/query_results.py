@@ -1,4 +1,4 @@
-"""Files the answers to one signal's questions, and hands them to the telemetry when all have come.
+"""Collects the results of one signal's queries, and adds them to the telemetry when all have arrived.
 
 Input: series as the API wrote them. Output: per engine one value a window. Invariant: two sources of one number (HA
 replicas, both producers) are folded by their maximum, counters after they were differenced, never before.
@@ -107,7 +107,7 @@ class Intake:
         codes = self._states.setdefault(self._engine(series.labels), bytearray([UNKNOWN]) * self.grid.windows)
         for first, run in _runs(series, self.grid.start + self.grid.step, self.grid):
             last = first + len(run)
-            # Of two replicas the worse one speaks.
+            # Of two replicas the worse state counts.
             codes[first:last] = bytes(min(code, before) for before in codes[first:last])
 
     def _add_edges(self, into: Edges, series: Series, split: str) -> None:
@@ -171,7 +171,7 @@ class Intake:
 def _runs(series: Series, start: float, grid: Grid) -> Iterator[tuple[int, list[list[Any]]]]:
     """Stretches of points without a hole, with the index of the first; what lies off the grid is left out.
 
-    An answer is nearly always one stretch: placing it at once is what makes millions of points affordable.
+    A result is nearly always contiguous: placing it at once is what makes millions of points affordable.
     """
     points, step, length = series.points, grid.step, grid.windows + (start == grid.start)
     first = 0

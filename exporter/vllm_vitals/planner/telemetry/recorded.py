@@ -56,7 +56,7 @@ class _Track:
 def telemetry(
     path: Path, settings: Mapping[str, str] | None = None, between: tuple[float, float] | None = None
 ) -> Telemetry:
-    """Read and judge a recording. ``settings`` are what no metric tells; ``between`` (s from its start) keeps a part.
+    """Read and judge a recording. ``settings``: those not exposed as metrics; ``between`` (s from its start): a part.
 
     A recording that breaks off is read up to the break, which is then among what is missing. Raises `RecordingError` or
     `NothingRecordedError`.

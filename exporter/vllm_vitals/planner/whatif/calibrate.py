@@ -1,7 +1,7 @@
-"""The simulation as it is: run, calibrated, held against what was observed; and which settings the stretch speaks for.
+"""The simulation as it is: run, calibrated, compared with the observations; and which settings they support.
 
-Input: a `Case`. Output: a `Fit`, and what was assumed in words. Invariant: a setting that nobody told is named with the
-value taken; another value than vLLM's own is taken only where the default is far from what was observed.
+Input: a `Case`. Output: a `Fit`, and what was assumed in words. Invariant: an unknown setting is named with the value
+assumed; another value than vLLM's own is assumed only where the default is far from what was observed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class SimulationBudget:
-    """How much to simulate: seeds a variant, and the longest stretch in s."""
+    """How much to simulate: seeds a variant, and the longest part in s."""
 
     seeds: int = 3
     seconds: float = 900.0
@@ -36,9 +36,9 @@ class SimulationBudget:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is simulated: a stretch, the fitted step time, the server, and which of its settings were assumed.
+    """What is simulated: a part of the period, the fitted step time, the server, and which settings were assumed.
 
-    ``open``: of settings that nobody told, the values to try.
+    ``open``: of settings that are not known, the values to try.
     """
 
     engine: str
@@ -95,7 +95,7 @@ def _far(fit: Fit, better: Fit) -> bool:
 
 
 def _assumed(name: str, chosen: Fit, fits: Sequence[Fit]) -> str:
-    """Return an open setting's value, and what speaks for it."""
+    """Return an open setting's value, and what supports it."""
     said = f"{name}={_plain(chosen.value(name))}"
     rivals = [fit for fit in fits if fit.value(name) != chosen.value(name)]
     if not rivals:

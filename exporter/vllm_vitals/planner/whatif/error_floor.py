@@ -1,6 +1,6 @@
 """How far a what-if missed what really happened on recordings that it was not fitted to: the floor of every error bar.
 
-Between two recordings of one load with one setting changed, the what-if of each foretells the other.
+Between two recordings of one load with one setting changed, the what-if of each predicts the other.
 `WHATIF_ERROR_FLOOR` holds, by metric, the share of the predicted value within which four in five of those truths lay
 (the (n + 1) x 0.8 th smallest miss), rounded up to 5 %; tests/planner/test_reach.py measures it again. Twelve
 predictions of the output rate (with and without full-input reservation, and 64 or 4 slots, on vLLM 0.32; 8 to 32 GiB

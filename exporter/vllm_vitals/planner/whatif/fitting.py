@@ -1,7 +1,7 @@
 """From telemetry to a what-if: which engine, which settings, which step time.
 
-Input: `Telemetry`, or a recording. Output: what `whatif.whatif` needs. Invariant: a setting that nobody told is named
-as assumed, with the value taken; what the stretch itself may tell is left open, and the what-if tries other values.
+Input: `Telemetry`, or a recording. Output: what `whatif.whatif` needs. Invariant: a setting that is not known is named
+as assumed, with the value taken; what the observations may decide is left open, and the what-if tries other values.
 """
 
 import re
@@ -26,7 +26,7 @@ _ON = frozenset({"true", "1", "yes", "on"})
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Settings to simulate with, and which of them were assumed. ``open``: values to try of those nobody told."""
+    """Settings to simulate with, and which of them were assumed. ``open``: values to try of those not known."""
 
     settings: ServerSettings
     assumed: tuple[str, ...]

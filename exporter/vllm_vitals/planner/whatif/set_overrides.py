@@ -1,7 +1,7 @@
-"""What a person tells of a server with ``--set NAME=VALUE``: which names there are, and what their values may be.
+"""Settings given with ``--set NAME=VALUE``: which names there are, and what their values may be.
 
-Input: texts of a command line. Output: settings by name, as text. Invariant: nothing is swallowed: a name that nobody
-reads, a value of the wrong kind and a name given twice are errors that say what would be right.
+Input: texts of a command line. Output: settings by name, as text. Invariant: nothing is swallowed: an unknown
+name, a value of the wrong kind and a name given twice are errors that say what would be right.
 """
 
 import difflib
@@ -76,7 +76,7 @@ KNOBS: Mapping[str, Kind] = {**SIMULATED, **_all(_COUNTS, _WHOLE), **_all(_SWITC
 
 
 def parse(given: Sequence[str], known: Mapping[str, Kind]) -> dict[str, str]:
-    """``NAME=VALUE`` texts as a mapping; what vLLM reads from its environment (``VLLM_...``) may always be told."""
+    """``NAME=VALUE`` texts as a mapping; what vLLM reads from its environment (``VLLM_...``) is always accepted."""
     found: dict[str, str] = {}
     for text in given:
         name, equals, value = text.partition("=")

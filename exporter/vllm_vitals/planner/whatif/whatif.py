@@ -121,7 +121,7 @@ def _row(
         if name == "truncated" and value is not None:
             value = min(1.0, max(truth or 0.0, simulated or 0.0))
         error = sqrt(misses.get(name, 0.0) ** 2 + scatter(outcomes, name) ** 2 + _coarse(seen[name]) ** 2)
-        # The row as it is was observed; of a changed one nobody has seen how far the simulation carries.
+        # The row as it is was observed; how well a changed one is simulated is unknown.
         metrics[name] = Prediction(
             value, max(error, WHATIF_ERROR_FLOOR.get(name, 0.0)) if variant.knob else error, simulated
         )

@@ -1,4 +1,4 @@
-"""The stretch of a period that is worth simulating, what clients did in it, and what the server made of it.
+"""The part of a period that is worth simulating: its load, and how the server handled it.
 
 Input: one engine's series. Output: a `Situation`, and intervals for the fit of the step time. Clients who wait for
 their answers keep the number in flight level while a queue stands; then the load is closed, else it is open. Invariant:
@@ -41,7 +41,7 @@ class SituationError(Exception):
 class Situation:
     """``windows`` of the grid; ``observed`` is by `METRICS`, rates a second of one engine.
 
-    ``backlog`` is what stood in flight at the start where an open load outruns the server: such a stretch has no
+    ``backlog`` is what stood in flight at the start where an open load outruns the server: such a part has no
     steady state, so it must be simulated as long as it was, from there.
     """
 
@@ -66,7 +66,7 @@ class Situation:
 def situation(
     series: EngineSeries, grid: Grid, focus: Focus = "worst", between: tuple[float, float] | None = None
 ) -> Situation:
-    """Choose a stretch and describe it. ``between`` (epoch s) sets it by hand. Raises `SituationError`."""
+    """Choose a part and describe it. ``between`` (epoch s) sets it by hand. Raises `SituationError`."""
     windows = _between(grid, between) if between else _longest_pressed(series, grid) if focus == "worst" else None
     windows = windows or _busiest(series, grid, focus)
     windows, closed = _level(series, windows)
@@ -198,7 +198,7 @@ def _lengths(histogram: Histogram | None, what: str) -> Lengths:
 
 
 def _within(series: EngineSeries, name: str, grid: Grid, windows: range) -> Histogram | None:
-    """Return what a histogram saw in the stretch, in the whole windows of its own that touch it."""
+    """Return what a histogram observed in the part, in the whole windows of its own that touch it."""
     histogram = series.histograms.get(name)
     return None if histogram is None else histogram.total(_touching(histogram, grid, windows))
 

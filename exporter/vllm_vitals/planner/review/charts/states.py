@@ -44,7 +44,7 @@ def draw(telemetry: Telemetry, model: ModelReview, salt: str) -> Chart:
 
 
 def _runs(codes: bytearray, windows: int) -> list[tuple[int, int, int]]:
-    """(first, one past last, code) of each stretch of one state; what is too short to be seen joins the worse."""
+    """(first, one past last, code) of each period of one state; what is too short to be seen joins the worse."""
     every = max(1, windows // (2 * style.MAX_COLUMNS))
     worst = [min(codes[first : first + every], default=UNKNOWN) for first in range(0, len(codes), every)]
     found: list[tuple[int, int, int]] = []

@@ -1,4 +1,4 @@
-"""How every picture looks, and how one becomes SVG text.
+"""The style of every chart, and how one becomes SVG text.
 
 Input: a matplotlib Figure. Output: SVG that can stand inside a page. Matplotlib is imported only here, when a picture
 is drawn, and its global state is never touched. Invariant: ids are unique in the page, so that one picture's clip paths
@@ -137,7 +137,7 @@ def svg(drawing: Any, salt: str) -> str:
 
 
 def columns(values: Sequence[float], start: float, step: float, how: str = "max") -> tuple[list[Any], list[float]]:
-    """At most `MAX_COLUMNS` points: each stretch's largest value, or mean, at its middle; nan where unknown."""
+    """At most `MAX_COLUMNS` points: each part's largest value, or mean, at its middle; nan where unknown."""
     every = -(-len(values) // MAX_COLUMNS)
     at, found = [], []
     for first in range(0, len(values), every):

@@ -22,7 +22,7 @@ from vllm_vitals.core.snapshot import Canary, Scrape
 from vllm_vitals.core.target_evaluator import TargetEvaluator
 from vllm_vitals.logs.aggregate import LogAggregator, SourceInfo
 from vllm_vitals.logs.decode import LineDecoder
-from vllm_vitals.logs.families import log_families
+from vllm_vitals.logs.metrics import log_families
 from vllm_vitals.logs.schema import shipped
 from vllm_vitals.recordings import recording
 from vllm_vitals.simulator.logs import STATS_INTERVAL_S, LogWriter

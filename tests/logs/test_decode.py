@@ -8,8 +8,8 @@ from vllm_vitals.logs import checkpoint
 from vllm_vitals.logs.aggregate import LogAggregator, SourceInfo
 from vllm_vitals.logs.decode import LineDecoder
 from vllm_vitals.logs.events import RESULTS, Decoded, EngineStats, RequestFinished
-from vllm_vitals.logs.families import log_families
 from vllm_vitals.logs.framer import TOO_LONG
+from vllm_vitals.logs.metrics import log_families
 from vllm_vitals.logs.schema import shipped
 
 NOW = 1_790_000_000.0

@@ -8,8 +8,8 @@ from vllm_vitals.catalog import BY_NAME, Kind
 from vllm_vitals.core.snapshot import Reading, absent
 from vllm_vitals.logs.aggregate import LogAggregator, SourceInfo
 from vllm_vitals.logs.events import CAPS, RESULTS, Decoded, EngineError, RequestFinished, ServerSetting
-from vllm_vitals.logs.families import log_families
 from vllm_vitals.logs.join import truncation_views
+from vllm_vitals.logs.metrics import log_families
 from vllm_vitals.logs.snapshot import LogSnapshot, SeriesView
 from vllm_vitals.logs.tally import OTHER, from_plain, to_plain
 from vllm_vitals.logs.window import CAPACITY

@@ -18,7 +18,7 @@ from vllm_vitals.recordings.replay import judge
 from vllm_vitals.scrape.fetch import Fetcher
 from vllm_vitals.simulator import demo as show
 from vllm_vitals.simulator.command import demo, simulate
-from vllm_vitals.simulator.families import Dialect
+from vllm_vitals.simulator.exposed_families import Dialect
 from vllm_vitals.simulator.play import play
 from vllm_vitals.simulator.scenarios import SCENARIOS, scenario
 from vllm_vitals.simulator.server import SimulatedServer

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from vllm_vitals.simulator.families import Dialect
+from vllm_vitals.simulator.exposed_families import Dialect
 from vllm_vitals.simulator.fate import Fate
 from vllm_vitals.simulator.play import play
 from vllm_vitals.simulator.scenario import Pause, Restart, Resume, Scenario, Slow

@@ -9,8 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from vllm_vitals.core.dialect import normalise
 from vllm_vitals.simulator.engine import Engine
+from vllm_vitals.simulator.exposed_families import Dialect
 from vllm_vitals.simulator.exposition import Exposition
-from vllm_vitals.simulator.families import Dialect
 from vllm_vitals.simulator.request import Request
 from vllm_vitals.simulator.settings import ServerSettings
 from vllm_vitals.simulator.stats import Histogram

@@ -12,7 +12,7 @@ from aiohttp import web
 from tests.programs import DEADLINE_S, PATIENCE_S
 from tests.rules import tools
 from vllm_vitals.simulator.demo import fast_clock
-from vllm_vitals.simulator.families import Dialect
+from vllm_vitals.simulator.exposed_families import Dialect
 from vllm_vitals.simulator.scenarios import scenario
 from vllm_vitals.simulator.server import SimulatedServer
 

@@ -8,7 +8,7 @@ import pytest
 from vllm_vitals.core.states import State
 from vllm_vitals.recordings import recording
 from vllm_vitals.recordings.replay import judge
-from vllm_vitals.simulator.families import Dialect
+from vllm_vitals.simulator.exposed_families import Dialect
 from vllm_vitals.simulator.play import play
 from vllm_vitals.simulator.scenarios import SCENARIOS, scenario
 from vllm_vitals.simulator.workload import Lengths, Load

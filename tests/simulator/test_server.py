@@ -7,7 +7,7 @@ import pytest
 
 from tests import fed_time
 from vllm_vitals.core.dialect import normalise
-from vllm_vitals.simulator.families import Dialect
+from vllm_vitals.simulator.exposed_families import Dialect
 from vllm_vitals.simulator.logs import LogWriter, startup
 from vllm_vitals.simulator.scenario import Freeze, Restart, Scenario
 from vllm_vitals.simulator.scenarios import scenario

@@ -14,8 +14,8 @@ from vllm_vitals.clock import Clock
 from vllm_vitals.core.snapshot import Reading, TargetSnapshot, absent
 from vllm_vitals.log import Logger
 from vllm_vitals.logs.config import LogsConfig
-from vllm_vitals.logs.families import Family, log_families
 from vllm_vitals.logs.join import truncation_views
+from vllm_vitals.logs.metrics import Family, log_families
 from vllm_vitals.logs.reader import LogReader
 from vllm_vitals.logs.snapshot import LogSnapshot
 

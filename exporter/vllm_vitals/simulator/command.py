@@ -17,7 +17,7 @@ from vllm_vitals.clock import Clock
 from vllm_vitals.recordings import recording
 from vllm_vitals.scrape.target import joined
 from vllm_vitals.simulator import demo as show
-from vllm_vitals.simulator.families import Dialect
+from vllm_vitals.simulator.exposed_families import Dialect
 from vllm_vitals.simulator.file_traffic import FileTraffic
 from vllm_vitals.simulator.options import Number, Requests, request_options, with_settings
 from vllm_vitals.simulator.play import play

@@ -10,7 +10,7 @@ from itertools import accumulate
 
 from prometheus_client import utils
 
-from vllm_vitals.simulator.families import Dialect, Row, families
+from vllm_vitals.simulator.exposed_families import Dialect, Row, families
 from vllm_vitals.simulator.settings import ServerSettings
 from vllm_vitals.simulator.stats import EngineStats
 from vllm_vitals.vllm import cache_config

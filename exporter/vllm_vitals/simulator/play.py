@@ -9,7 +9,7 @@ from http import HTTPStatus
 from math import inf
 
 from vllm_vitals.core.snapshot import Scrape
-from vllm_vitals.simulator.families import Dialect
+from vllm_vitals.simulator.exposed_families import Dialect
 from vllm_vitals.simulator.scenario import Scenario
 from vllm_vitals.simulator.workload import Arrivals
 from vllm_vitals.simulator.world import World

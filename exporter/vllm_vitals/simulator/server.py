@@ -15,7 +15,7 @@ from aiohttp import web
 
 from vllm_vitals.scrape.target import joined
 from vllm_vitals.serve.httpd import HttpServer
-from vllm_vitals.simulator.families import Dialect
+from vllm_vitals.simulator.exposed_families import Dialect
 from vllm_vitals.simulator.logs import STATS_INTERVAL_S, VERSION, LogWriter
 from vllm_vitals.simulator.request import Request
 from vllm_vitals.simulator.scenario import Scenario

@@ -12,8 +12,8 @@ from math import inf
 from random import Random
 
 from vllm_vitals.simulator.engine import Engine
+from vllm_vitals.simulator.exposed_families import Dialect
 from vllm_vitals.simulator.exposition import Exposition
-from vllm_vitals.simulator.families import Dialect
 from vllm_vitals.simulator.http_metrics import HttpMetrics
 from vllm_vitals.simulator.request import FinishReason, Request
 from vllm_vitals.simulator.scenario import (

@@ -16,6 +16,7 @@ ROOT = Path(__file__).parent.parent
 TARGET = ROOT / "docs" / "reference.md"
 SECTIONS = (
     ("What vLLM says, under names that no release changes", catalog.NORMALISED),
+    ("More of what vLLM says, where the server has it", catalog.DETAILS),
     ("Derived", catalog.DERIVED),
     ("The server", catalog.SERVER),
     ("From logs", catalog.LOGS),

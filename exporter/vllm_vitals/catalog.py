@@ -109,6 +109,55 @@ NORMALISED = (
     _histogram("request_preemptions", "Preemptions of each finished request (vLLM 0.30 on)."),
 )
 
+_RAW = "no rule needs it: read vLLM's own series"
+_MOVES = "of blocks between the GPU and a store or another server, by connector"
+
+# More of what vLLM says, which nothing is judged by: absent where the server lacks it.
+DETAILS = (
+    _counter("spec_decode_drafts_total", "Drafts that were proposed (speculative decoding).", no=_RAW),
+    _counter("spec_decode_draft_tokens_total", "Draft tokens that were proposed.", no=_RAW),
+    _counter("spec_decode_accepted_tokens_total", "Draft tokens that were accepted; over the proposed ones, the acceptance.", no=_RAW),
+    _counter("spec_decode_accepted_tokens_by_position_total", "Accepted draft tokens by position in the draft, from 0.",
+             ("position",), no=_RAW),
+    _counter("external_prefix_cache_queries_total", "Tokens looked up in a cache outside the server.", no=_RAW),
+    _counter("external_prefix_cache_hits_total", "Tokens found there; a load that then fails is counted too.", no=_RAW),
+    _counter("prefix_cache_hits_by_tier_total", "Tokens found in a cache, by where: device, host, p2p, disk, external_unspecified.",
+             ("tier",), no=_RAW),
+    _counter("mm_cache_queries_total", "Items looked up in the multimodal processor cache.", no=_RAW),
+    _counter("mm_cache_hits_total", "Items found in the multimodal processor cache.", no=_RAW),
+    _counter("estimated_flops_total", "Floating point operations per GPU, recomputation included (--enable-mfu-metrics).", no=_RAW),
+    _counter("estimated_read_bytes_total", "Bytes read from memory per GPU (--enable-mfu-metrics).", no=_RAW),
+    _counter("estimated_write_bytes_total", "Bytes written to memory per GPU (--enable-mfu-metrics).", no=_RAW),
+    _counter("corrupted_requests_total", "Finished requests with NaN in their logits, where vLLM looks for them.", no=_RAW),
+    _counter("prompt_tokens_recomputed_total", "The last token of prompts that were wholly cached (vLLM 0.16 to 0.19); not preemption.", no=_RAW),
+    _counter("watermarked_requests_total", "Requests by what text watermarking did.", ("status",), no=_RAW),
+    _gauge("requests_kv_fetching", "Waiting requests whose KV blocks are fetched, by stage.", ("stage",), no=_RAW),
+    _counter("kv_transfer_bytes_total", f"Bytes {_MOVES}.", ("connector", "direction"), no=_RAW),
+    _counter("kv_transfer_seconds_total", f"Time spent on transfers {_MOVES}.", ("connector", "direction"), no=_RAW),
+    _counter("kv_transfers_total", f"Transfers {_MOVES}.", ("connector", "direction"), no=_RAW),
+    _counter("kv_transfer_failures_total", "Failures on the way between the GPU and a store or another server, by connector and what failed.", ("connector", "kind"), no=_RAW),
+    _counter("kv_offload_saves_total", "Blocks that were to be saved to CPU memory, by what became of them.", ("outcome",), no=_RAW),
+    _counter("kv_offload_loaded_blocks_total", "Blocks loaded back from CPU memory.", no=_RAW),
+    _gauge("kv_offload_blocks", "Blocks in CPU memory: used, or waiting to be stored.", ("status",), no=_RAW),
+    _gauge("kv_offload_pinned_ratio", "Share of the offloading memory that transfers in flight hold, not how full it is.",
+           ("direction",), no=_RAW),
+    _histogram("iteration_tokens", "Tokens of each step that had output: computed prompt tokens (vLLM 0.23 on; all before) and generated ones."),
+    _histogram("prefill_time_seconds", "First schedule to first token of finished requests."),
+    _histogram("decode_time_seconds", "First to last token of finished requests, preemption included."),
+    _histogram("inference_time_seconds", "First schedule to last token of finished requests."),
+    _histogram("request_computed_tokens", "Prompt tokens computed for each finished request, cached ones left out (vLLM 0.13 on)."),
+    _histogram("request_choices", "`n` of requests: answers asked for at once."),
+    _histogram("kv_block_lifetime_seconds", "Life of sampled KV blocks (--kv-cache-metrics)."),
+    _histogram("kv_block_idle_seconds", "Time since a KV block's last use when it was evicted (--kv-cache-metrics)."),
+    _histogram("kv_block_reuse_gap_seconds", "Time between two uses of a KV block (--kv-cache-metrics)."),
+    _histogram("kv_lookup_sync_seconds", "Delay of lookups in the offloading store that the scheduler waits for."),
+    _histogram("kv_lookup_async_seconds", "Delay of lookups in the offloading store that it does not wait for."),
+    _gauge("lora_adapters", "LoRA adapters of the running and of the waiting requests of a server.", ("status",), TARGET_LABELS, no=_IN_LABELS),
+    _gauge("lora_adapter", "1 for each LoRA adapter that has a running or waiting request (the first 32 of each).",
+           ("adapter", "status"), TARGET_LABELS, no=_IN_LABELS),
+    _gauge("lora_slots", "LoRA adapters that one batch may hold.", (), TARGET_LABELS, no=_IN_LABELS),
+)  # fmt: skip
+
 DERIVED = (
     _gauge("state", "1 for the state that the engine is in, 0 for every other.", ("state",)),
     _gauge("state_since_timestamp_seconds", "When the engine entered its state."),
@@ -203,5 +252,5 @@ SELF = (
     _gauge("unknown_vllm_families", "vLLM families that this version of the exporter does not know.", (), TARGET_LABELS, no=_DAEMON),
 )  # fmt: skip
 
-METRICS: tuple[Metric, ...] = NORMALISED + DERIVED + SERVER + LOGS + SELF
+METRICS: tuple[Metric, ...] = NORMALISED + DETAILS + DERIVED + SERVER + LOGS + SELF
 BY_NAME = {metric.name: metric for metric in METRICS}

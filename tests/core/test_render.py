@@ -203,7 +203,7 @@ def test_waiting_without_reasons_is_unsplit() -> None:
     assert the(found, "requests_waiting", reason="unsplit") == 3
 
 
-@pytest.mark.parametrize(("choice", "shown"), [("all", 9), ("latency", 5), ("none", 0)])
+@pytest.mark.parametrize(("choice", "shown"), [("all", 15), ("latency", 5), ("none", 0)])
 def test_histograms_are_passed_through_as_chosen_with_vllms_own_bounds(choice: str, shown: int) -> None:
     snapshot = rich_snapshot()
     text = join([TargetRenderer(histograms=choice).render(snapshot)]).decode()  # type: ignore[arg-type]

@@ -12,10 +12,11 @@ from dataclasses import replace
 from vllm_vitals.core.exposition import Exposition, ExpositionError, learn, split
 from vllm_vitals.core.fold import HISTOGRAM
 from vllm_vitals.core.incremental import Blocks, apply_delta
+from vllm_vitals.core.lora import Lora, newest
 from vllm_vitals.core.sample import EngineSample, Identity, TargetSample
 from vllm_vitals.core.series_index import Engine, FamilySlot, Layout, index_series
 from vllm_vitals.vllm.families import FAMILIES
-from vllm_vitals.vllm.names import ENGINE_STEMS, WANTED
+from vllm_vitals.vllm.names import ENGINE_STEMS, PREFIXES, WANTED, wire
 from vllm_vitals.vllm.routes import HttpKey
 
 __all__ = ["ExpositionError", "Layout", "normalise"]
@@ -23,7 +24,8 @@ __all__ = ["ExpositionError", "Layout", "normalise"]
 MAX_STARTS = 16  # start times kept of one page
 HTTP_FAMILIES = "http_"  # of the HTTP server before the engines
 _PRESENCE = frozenset({"running", "waiting"})
-_PROGRESS = frozenset({"generation_tokens", "prompt_tokens", "steps"})
+_PROGRESS = frozenset({"generation_tokens", "prompt_tokens", "iteration_tokens"})
+_LORA = tuple(f"{prefix}{name} ".encode() for prefix in PREFIXES for name in wire("lora"))
 _NO_ENGINES = "no vLLM engine metrics: the server runs with --disable-log-stats, or this is not a vLLM server"
 
 
@@ -34,7 +36,7 @@ def normalise(body: bytes, layout: Layout | None = None) -> TargetSample:
     layout.skeleton = layout.sample = None
     blocks = split(body, layout.max_series)
     if skeleton and last and (changed := apply_delta(skeleton, blocks)) is not None:
-        layout.sample = _update(layout, skeleton.values, last, changed)
+        layout.sample = _update(layout, blocks, skeleton.values, last, changed)
         layout.skeleton = skeleton
     else:
         layout.sample = _learn(layout, blocks)
@@ -52,6 +54,9 @@ def _learn(layout: Layout, blocks: Blocks) -> TargetSample:
         raise ExpositionError(*layout.unread.first)
     for cell in layout.cells:
         _fold(cell, exposition.values)
+    for engine in layout.engines:
+        engine.details = _details(engine)
+    layout.lora = next(((i, b"") for i, text in enumerate(blocks.texts) if text.startswith(_LORA)), None)
     engines = {engine.key: _sample(engine, layout) for engine in layout.engines}
     return TargetSample(
         engines,
@@ -63,6 +68,7 @@ def _learn(layout: Layout, blocks: Blocks) -> TargetSample:
         identity=_identity(layout),
         unread=layout.unread.why,
         split_labels=layout.split_labels,
+        lora=_lora(layout, blocks, None),
     )
 
 
@@ -81,24 +87,54 @@ def _enough_is_left(layout: Layout) -> bool:
     return all(left & group or not lost & group for group in (_PRESENCE, _PROGRESS))
 
 
-def _update(layout: Layout, values: list[float], last: TargetSample, changed: Iterable[int]) -> TargetSample:
+def _update(
+    layout: Layout, blocks: Blocks, values: list[float], last: TargetSample, changed: Iterable[int]
+) -> TargetSample:
     """Fold only what changed; an engine of which nothing did keeps its sample."""
     stale: set[FamilySlot | None] = set(map(layout.owners.__getitem__, changed))
-    if not stale - {None}:
+    lora = _lora(layout, blocks, last.lora)
+    if not stale - {None} and lora is last.lora:
         return last
     for cell in filter(None, stale):
         _fold(cell, values)
-    engines = {
-        engine.key: last.engines[engine.key] if stale.isdisjoint(engine.cells) else _sample(engine, layout)
-        for engine in layout.engines
-    }
+    engines = {}
+    for engine in layout.engines:
+        shown = not stale.isdisjoint(engine.shown)
+        if shown:
+            engine.details = _details(engine)
+        same = not shown and stale.isdisjoint(engine.cells)
+        engines[engine.key] = last.engines[engine.key] if same else _sample(engine, layout)
     return replace(
         last,
         engines=engines,
         invalid=_invalid(layout),
         http=last.http if stale.isdisjoint(layout.page["http"]) else _answers(layout),
         identity=_identity(layout),
+        lora=lora,
     )
+
+
+def _lora(layout: Layout, blocks: Blocks, last: Lora | None) -> Lora | None:
+    """Read the block of LoRA adapters, where there is one and it is new."""
+    if layout.lora is None:
+        return None
+    number, before = layout.lora
+    if (text := blocks.texts[number]) == before:
+        return last
+    layout.lora = number, text
+    return newest(text)
+
+
+def _details(engine: Engine) -> dict[str, dict[tuple[str, ...], float]]:
+    """What is shown and not judged; rows of one name and the same labels are parts of one number."""
+    details: dict[str, dict[tuple[str, ...], float]] = {}
+    for cell in engine.shown:
+        if cell.value:
+            parts = details.setdefault(cell.family.name, {})
+            for key, value in cell.value.items():
+                whole = (*(cell.family.says or ()), *key)
+                parts[whole] = parts.get(whole, 0.0) + value
+    return details
 
 
 def _answers(layout: Layout) -> Mapping[HttpKey, float] | None:
@@ -138,8 +174,17 @@ def _sample(engine: Engine, layout: Layout) -> EngineSample:
     # V0 counts victims that it swapped out neither as running nor as waiting; V1's waiting includes every victim
     if (swapped := said.pop("swapped", None)) and "waiting" in said:
         said["waiting"] += swapped
-    asked = said.pop("external_queries", 0.0) > 0
+    if steps := histograms.get("iteration_tokens"):
+        said["steps"] = steps.count
+    asked = sum(engine.details.get("external_prefix_cache_queries_total", {}).values()) > 0
     restored = engine.fixed["kv_restored"] if engine.fixed["kv_restored"] is not None else asked
     unusable = layout.unread.why.keys() | {cell.family.name for cell in engine.cells if cell.dropped}
-    fixed = engine.fixed | {"kv_restored": restored, "updating_weights": moving > 0, "unusable": frozenset(unusable)}
+    if "iteration_tokens" in unusable:
+        unusable |= {"steps_total"}
+    fixed = engine.fixed | {
+        "kv_restored": restored,
+        "updating_weights": moving > 0,
+        "unusable": frozenset(unusable),
+        "details": engine.details,
+    }
     return EngineSample(histograms=histograms, **fixed, **said)

@@ -21,6 +21,7 @@ TOLERANCE = 0.01  # a ratio or gauge this far outside its range is rounding, not
 MAX_LABEL_VALUES = 16  # closed sets in vLLM have at most 6
 LARGEST = 1e18  # a server that makes a million tokens a second for 30,000 years; products of two stay finite
 MAX_BUCKETS = 256  # vLLM's widest histogram has 40: more is nonsense that every poll and page would pay for
+MAX_KEYS = 32  # draft positions, tiers, operations
 OTHER = "other"
 
 
@@ -128,6 +129,32 @@ def split_by(label: str, fold: Fold, *, whole: bool = False, alias: str = "") ->
     return Fold(arrange, apply)
 
 
+def keyed(labels: tuple[str, ...], fold: Fold) -> Fold:
+    """Fold the series with the same values of these labels together: {values: folded}; without labels, under ()."""
+
+    def arrange(members: Sequence[Member]) -> dict[tuple[str, ...], Any]:
+        groups: dict[tuple[str, ...], list[Member]] = {}
+        for member in members:
+            key = tuple(member.labels.get(label, "")[:64] for label in labels)
+            if key not in groups and len(groups) >= MAX_KEYS:
+                key = (OTHER,) * len(labels)
+            groups.setdefault(key, []).append(member)
+        return {key: fold.arrange(group) for key, group in groups.items()}
+
+    def apply(values: Values, arranged: dict[tuple[str, ...], Any]) -> tuple[dict[tuple[str, ...], float] | None, int]:
+        folded = {key: fold.apply(values, inner) for key, inner in arranged.items()}
+        usable = {key: value for key, (value, _) in folded.items() if value is not None}
+        return usable or None, sum(count for _, count in folded.values())
+
+    return Fold(arrange, apply)
+
+
+def _nonzero(values: Values, slots: tuple[int, ...]) -> tuple[float | None, int]:
+    """A counter that stays 0 where it is switched off: 0 is not known."""
+    total, dropped = _total(values, slots)
+    return total or None, dropped
+
+
 def _asleep(values: Values, states: Mapping[str, tuple[int, ...]]) -> tuple[bool | None, int]:
     """Asleep or not, from both shapes of the gauge: one with 1 = asleep, or one a state with awake = 1."""
     said = {state: _peak(values, slots) for state, slots in states.items()}
@@ -202,6 +229,7 @@ def _histogram(values: Values, shares: list[_Buckets] | int) -> tuple[Histogram 
 PEAK = Fold(_slots, _peak)
 RATIO = Fold(_slots, _ratio)
 TOTAL = Fold(_slots, _total)
+NONZERO = Fold(_slots, _nonzero)
 EARLIEST = Fold(_slots, _earliest)
 NOTHING = Fold(_slots, lambda _, __: (None, 0))  # of what is known and not read
 DISTINCT = Fold(_slots, _distinct)

@@ -13,6 +13,7 @@ from typing import Literal
 
 from vllm_vitals import catalog
 from vllm_vitals.catalog import BY_NAME, METRICS, Kind, Metric
+from vllm_vitals.core.lora import Lora
 from vllm_vitals.core.sample import EngineSample
 from vllm_vitals.core.series_block import Row, SampleLines, SeriesBlock, label_text, plain
 from vllm_vitals.core.snapshot import SCRAPE_ERRORS, EngineKey, EngineSnapshot, Reading, TargetSnapshot
@@ -41,8 +42,9 @@ _PLAIN = tuple(
     for metric in catalog.DERIVED
     if metric.kind is Kind.GAUGE and not metric.labels and metric.scope == catalog.ENGINE_LABELS
 )
-_HISTOGRAMS = tuple(metric.name for metric in catalog.NORMALISED if metric.kind is Kind.HISTOGRAM)
-_LATENCY = tuple(name for name in _HISTOGRAMS if name.endswith("_seconds"))
+_JUDGED = tuple(metric.name for metric in catalog.NORMALISED if metric.kind is Kind.HISTOGRAM)
+_HISTOGRAMS = _JUDGED + tuple(metric.name for metric in catalog.DETAILS if metric.kind is Kind.HISTOGRAM)
+_LATENCY = tuple(name for name in _JUDGED if name.endswith("_seconds"))
 _SHOWN: Mapping[Histograms, tuple[str, ...]] = {"all": _HISTOGRAMS, "latency": _LATENCY, "none": ()}
 
 
@@ -82,6 +84,7 @@ class TargetRenderer:
         self._shown = _SHOWN[histograms]
         self._settings: tuple[Mapping[str, str], SampleLines] = ({}, SampleLines())
         self._sheets: dict[EngineKey | str, SeriesBlock] = {}
+        self._details: dict[EngineKey, tuple[object, SampleLines]] = {}  # kept while they are the same object
 
     def render(self, snapshot: TargetSnapshot, skew: float = 0.0) -> Families:
         """Bytes by family. ``skew`` is added to every timestamp (see `vllm_vitals.clock`)."""
@@ -95,10 +98,17 @@ class TargetRenderer:
             return sheet
 
         put(snapshot.target, {"target": snapshot.target}, self._target(snapshot, skew))
+        details: dict[EngineKey, tuple[object, SampleLines]] = {}
         # one number a server, which every engine's sample repeats
         first = min((e.key for e in snapshot.engines if e.sample is not None), key=_order, default=None)
         for engine in snapshot.engines:
             key, lines = engine.key, _engine(engine, skew)
+            if engine.sample is not None and engine.sample.details:
+                known = self._details.get(key)
+                if known is None or known[0] is not engine.sample.details:
+                    known = engine.sample.details, _details(engine.sample.details)
+                details[key] = known
+                lines.put(known[1].rows, known[1].values)
             if engine.sample is not None and key == first:
                 lines.add(engine.sample.rejections, "rejected_requests_total")
             names = {"target": key.target, "model_name": key.model_name, "engine": key.engine}
@@ -107,7 +117,7 @@ class TargetRenderer:
             for name in self._shown:
                 if (histogram := histograms.get(name)) is not None:
                     parts.setdefault(name, []).append(sheet.histogram(name, histogram))
-        self._sheets = sheets
+        self._sheets, self._details = sheets, details
         return {name: b"".join(texts) for name, texts in parts.items()}
 
     def _target(self, snapshot: TargetSnapshot, skew: float) -> SampleLines:
@@ -129,10 +139,23 @@ class TargetRenderer:
         if snapshot.dialect:
             add(len(snapshot.unknown_families), "unknown_vllm_families")
             add(1.0, "server_info", snapshot.version, snapshot.dialect)
+        if snapshot.lora is not None:
+            _lora(lines, snapshot.lora)
         if snapshot.settings != self._settings[0]:
             self._settings = (snapshot.settings, _settings(snapshot.settings))
         lines.put(self._settings[1].rows, self._settings[1].values)
         return lines
+
+
+def _lora(lines: SampleLines, lora: Lora) -> None:
+    lines.add(lora.slots, "lora_slots")
+    for status, count, names in (
+        ("running", lora.running, lora.running_names),
+        ("waiting", lora.waiting, lora.waiting_names),
+    ):
+        lines.add(count, "lora_adapters", status)
+        for adapter in names:
+            lines.add(1.0, "lora_adapter", adapter, status)
 
 
 def _settings(settings: Mapping[str, str]) -> SampleLines:
@@ -170,6 +193,14 @@ def _sample(lines: SampleLines, sample: EngineSample) -> None:
         lines.add(count, "requests_waiting", reason)
     for reason, count in (sample.responses or {}).items():
         lines.add(count, "responses_total", reason)
+
+
+def _details(details: Mapping[str, Mapping[tuple[str, ...], float]]) -> SampleLines:
+    lines = SampleLines()
+    for name, parts in details.items():
+        for labels, value in parts.items():
+            lines.add(value, name, *labels)
+    return lines
 
 
 def _readings(lines: SampleLines, readings: Mapping[str, Reading]) -> None:

@@ -8,6 +8,7 @@ from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from vllm_vitals.core.lora import Lora
 from vllm_vitals.vllm.routes import HttpKey
 
 
@@ -40,7 +41,8 @@ class EngineSample:
     preempted request finds its blocks again in a store outside the GPU. ``recompute_counted``: V0 adds the tokens that
     a preempted request computes again to ``prompt_tokens``; V1 counts them nowhere. ``unusable`` names the families
     whose samples were dropped in this scrape as impossible. ``completions`` are the finished responses of every reason,
-    None where the server has not said.
+    None where the server has not said. ``details`` is what is shown
+    and not judged (`vllm_vitals.vllm.details`): by the catalogue's name, then the values of its own labels.
     """
 
     running: float | None = None
@@ -65,12 +67,18 @@ class EngineSample:
     kv_restored: bool = False
     recompute_counted: bool = False
     unusable: frozenset[str] = frozenset()
+    details: Mapping[str, Mapping[tuple[str, ...], float]] = field(default_factory=dict)
     completions: float | None = field(init=False)
 
     @property
     def work(self) -> float:
         """Requests present; an unknown gauge counts as none."""
         return (self.running or 0.0) + (self.waiting or 0.0)
+
+    def detail(self, name: str) -> float | None:
+        """Add up a detail over its labels, None where the server has not said."""
+        parts = self.details.get(name)
+        return None if parts is None else sum(parts.values())
 
     def __post_init__(self) -> None:
         finished = None if self.responses is None else sum(self.responses.values())
@@ -111,3 +119,4 @@ class TargetSample:
     identity: Identity = Identity()
     unread: Mapping[str, str] = field(default_factory=dict)
     split_labels: tuple[str, ...] = ()
+    lora: Lora | None = None

@@ -41,11 +41,21 @@ class FamilySlot:
 
 @dataclass(slots=True)
 class Engine:
-    """One engine: its cells, those that the whole server shares among them, and what its labels fix."""
+    """One engine: its cells, those that the whole server shares among them, and what its labels fix.
+
+    ``shown`` are the cells of its details, ``details`` what they said last.
+    """
 
     key: tuple[str, str]
     cells: list[FamilySlot]
     fixed: dict[str, Any]
+    shown: list[FamilySlot] = field(default_factory=list)
+    details: dict[str, dict[tuple[str, ...], float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Keep what is only shown apart."""
+        self.shown = [cell for cell in self.cells if cell.family.says is not None]
+        self.cells = [cell for cell in self.cells if cell.family.says is None]
 
 
 @dataclass(slots=True)
@@ -69,7 +79,8 @@ class Layout:
 
     ``served_name`` names the engine where its series carry several model names (LoRA adapters); without it, the name
     on num_requests_running does. All else is the cache: ``owners`` has one entry a slot of the skeleton's values, and
-    ``page`` the cells of what concerns the page as a whole, by field (http, process_start, started_at).
+    ``page`` the cells of what concerns the page as a whole, by field (http, process_start, started_at). ``lora`` is
+    where the block of LoRA adapters stands, and how it read last.
     """
 
     served_name: str = ""
@@ -81,6 +92,7 @@ class Layout:
     unread: Unread = field(default_factory=Unread)
     split_labels: tuple[str, ...] = ()
     page: dict[str, list[FamilySlot]] = field(default_factory=dict)
+    lora: tuple[int, bytes] | None = None
     sample: TargetSample | None = None
 
 

@@ -6,6 +6,7 @@ from enum import StrEnum
 from math import isfinite
 from typing import Literal, NamedTuple
 
+from vllm_vitals.core.lora import Lora
 from vllm_vitals.core.sample import EngineSample
 from vllm_vitals.core.states import State
 
@@ -165,3 +166,4 @@ class TargetSnapshot:
     engines: tuple[EngineSnapshot, ...] = ()
     canary: Canary | None = None
     canaries: Mapping[str, int] = field(default_factory=dict)
+    lora: Lora | None = None

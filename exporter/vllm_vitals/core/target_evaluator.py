@@ -168,6 +168,7 @@ class TargetEvaluator:
             engines=tuple(sorted(engines, key=lambda e: (e.state.rank, e.key.model_name, e.key.engine))),
             canary=self._canaries.last,
             canaries=dict(self._canaries.counts) if self._canaries.last else {},
+            lora=sample.lora if sample else None,
         )
 
 

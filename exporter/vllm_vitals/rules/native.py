@@ -70,7 +70,7 @@ def normalised(config: Config) -> tuple[Recording, ...]:
 
 # Counters that the catalogue does not carry but the derivations need: (record, vLLM's names, matchers).
 _HELPERS: tuple[tuple[str, tuple[Wire, ...], tuple[str, ...]], ...] = (
-    ("engine:vllm_steps:count", wire("steps"), ()),
+    ("engine:vllm_steps:count", wire("iteration_tokens", "count"), ()),
     ("engine:vllm_first_tokens:count", wire("ttft_seconds", "count"), ()),
     ("engine:vllm_request_prompt_tokens:sum", wire("request_prompt_tokens", "sum"), ()),
     ("engine:vllm_request_output_tokens:sum", wire("request_output_tokens", "sum"), ()),

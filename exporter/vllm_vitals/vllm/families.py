@@ -2,17 +2,18 @@
 
 Sources: vllm/v1/metrics/loggers.py and vllm/engine/metrics.py of the releases 0.3 to 0.33. Invariant: a name of vLLM's
 stands here once, and nowhere else in the package: the parser, the native rules, the raw dashboards and the simulator
-read it from here, by the row's field.
+read it from here, by the row's field. What no judgement rests on is in `vllm_vitals.vllm.details`.
 """
 
 from vllm_vitals.core.fold import ANSWERS, ASLEEP, CONCURRENT, DISTINCT, EARLIEST, PEAK, RATIO, TOTAL, split_by
 from vllm_vitals.vllm import buckets
+from vllm_vitals.vllm.details import DETAILS
 from vllm_vitals.vllm.family import Family, Name, counter, every, gauge, histogram, unread, v0_only
 from vllm_vitals.vllm.routes import HTTP_REQUESTS
 
 LATENCY = buckets.REQUEST_LATENCY
 
-FAMILIES: tuple[Family, ...] = (
+JUDGED: tuple[Family, ...] = (
     gauge("requests_running", "running", CONCURRENT, "num_requests_running"),
     gauge("requests_waiting", "waiting", CONCURRENT, "num_requests_waiting"),
     gauge("requests_waiting", "swapped", CONCURRENT, v0_only("num_requests_swapped")),
@@ -27,8 +28,6 @@ FAMILIES: tuple[Family, ...] = (
             only=("source", "local_compute"), labels=("source",)),
     counter("prompt_tokens_computed_total", "prompt_tokens_cached", Name("prompt_tokens_cached", "0.16")),
     counter("generation_tokens_total", "generation_tokens", "generation_tokens"),
-    # A histogram in spite of its name; its count is the engine's heartbeat.
-    Family("steps_total", "steps", TOTAL, (every("iteration_tokens_total_count"),), "series"),
     counter("responses_total", "responses", "request_success",
             fold=split_by("finished_reason", TOTAL, whole=True, alias="finish_reason"),
             labels=("finished_reason", "finish_reason")),
@@ -36,7 +35,6 @@ FAMILIES: tuple[Family, ...] = (
             Name("gpu_prefix_cache_queries", until="0.11", in_blocks=True)),
     counter("prefix_cache_hits_total", "prefix_cache_hits", Name("prefix_cache_hits", "0.9.2"),
             Name("gpu_prefix_cache_hits", until="0.11", in_blocks=True)),
-    counter("external_prefix_cache_queries_total", "external_queries", Name("external_prefix_cache_queries", "0.11.1")),
     counter("rejected_requests_total", "rejections", Name("admission_rejections", "0.32"), shared=True,
             labels=("reason",)),
     gauge("rl_weight_update", "updating", PEAK, Name("rl_weight_update_operations_in_flight", "0.32"), shared=True,
@@ -60,6 +58,8 @@ FAMILIES: tuple[Family, ...] = (
     histogram("request_preemptions", buckets.PREEMPTIONS, Name("request_num_preemptions", "0.30")),
 )  # fmt: skip
 
+FAMILIES = (*JUDGED, *DETAILS)
+
 # Without a prefix: the process (absent where several API servers share their metrics), and the answers of the HTTP
 # server before the engines.
 PROCESS_START = Family("started_at", "process_start", DISTINCT, (every("process_start_time_seconds"),), "series",
@@ -67,38 +67,9 @@ PROCESS_START = Family("started_at", "process_start", DISTINCT, (every("process_
 HTTP = Family("http_requests_total", "http", ANSWERS, (every(HTTP_REQUESTS + "_total"),), "series", shared=True)
 
 UNREAD: tuple[Family, ...] = (
-    unread("gauge", "lora_requests_info", when="LoRA"),
-    unread("gauge", Name("num_requests_kv_fetch_by_stage", "0.32"), field="kv_fetching", when="a KV connector"),
-    unread("counter", Name("spec_decode_num_drafts", "0.8.5"), field="spec_drafts", when="speculative decoding"),
-    unread("counter", every("spec_decode_num_draft_tokens", since="0.8.5"), field="spec_draft_tokens",
-           when="speculative decoding"),
-    unread("counter", every("spec_decode_num_accepted_tokens", since="0.8.5"), field="spec_accepted",
-           when="speculative decoding"),
-    unread("counter", Name("spec_decode_num_accepted_tokens_per_pos", "0.8.5"), field="spec_accepted_at",
-           when="speculative decoding"),
-    unread("counter", Name("nixl_num_failed_transfers", "0.11.1"), field="nixl_failures", when="NIXL"),
-    unread("counter", Name("mooncake_num_failed_transfers", "0.33"), field="mooncake_failures", when="Mooncake"),
-    unread("counter", Name("kv_offload_load_bytes", "0.24"), field="offload_loaded", when="KV offloading"),
-    unread("counter", Name("simple_kv_offload_load_blocks", "0.31"), field="simple_offload_loaded",
-           when="KV offloading"),
-    unread("counter", Name("mm_cache_queries", "0.11.1"), field="mm_queries"),
-    unread("counter", Name("mm_cache_hits", "0.11.1"), field="mm_hits"),
-    unread("counter", Name("external_prefix_cache_hits", "0.11.1"), field="external_hits"),
-    unread("counter", Name("prompt_tokens_cached_by_source", "0.32"), field="cached_by_source"),
-    unread("counter", Name("prompt_tokens_recomputed", "0.16", "0.20")),
-    unread("counter", Name("corrupted_requests", "0.11.1"), when="NaN checks"),
-    unread("counter", Name("watermark_requests", "0.32"), when="watermarking"),
-    unread("counter", Name("estimated_flops_per_gpu", "0.17"), field="flops"),
-    unread("counter", Name("estimated_read_bytes_per_gpu", "0.17"), field="read_bytes"),
-    unread("counter", Name("estimated_write_bytes_per_gpu", "0.17"), field="write_bytes"),
-    unread("histogram", "request_prefill_time_seconds", field="prefill_time_seconds", bounds=LATENCY),
-    unread("histogram", "request_decode_time_seconds", field="decode_time_seconds", bounds=LATENCY),
-    unread("histogram", "request_inference_time_seconds", field="inference_time_seconds", bounds=LATENCY),
+    # Its labels hold the names of adapters, and every combination is a series that stays: `core.lora` reads it.
+    unread("gauge", "lora_requests_info", field="lora", when="LoRA"),
     unread("histogram", "request_max_num_generation_tokens", field="request_longest_output", bounds=buckets.tokens),
-    unread("histogram", "request_params_n", field="request_choices", bounds=buckets.CHOICES),
-    unread("histogram", Name("request_prefill_kv_computed_tokens", "0.13"), field="request_computed_tokens",
-           bounds=buckets.tokens),
-    unread("histogram", "iteration_tokens_total", field="iteration_tokens", bounds=buckets.ITERATION),
     unread("histogram", Name("rl_weight_update_operation_duration_seconds", "0.32"), when="reinforcement learning"),
     unread("histogram", Name("sleep_mode_operation_duration_seconds", "0.32"), when="sleep mode"),
     unread("counter", Name("tool_call_parser_invocations", "0.24"), when="a tool call parser"),
@@ -118,4 +89,4 @@ KV_STORES = ("kv_offload_", "simple_kv_offload_", "mooncake_store_", "hisparse_"
 # it (kv_connector/v1/{nixl,mooncake}), so a victim is computed again.
 KV_TRANSFERS = ("nixl_", "mooncake_")
 # Families of parts of vLLM that name their own.
-UNREAD_PREFIXES = (*KV_STORES, *KV_TRANSFERS, "spec_decode_", "diffusion_", "kv_block_", "websocket_")
+UNREAD_PREFIXES = (*KV_STORES, *KV_TRANSFERS, "spec_decode_", "diffusion_", "websocket_")

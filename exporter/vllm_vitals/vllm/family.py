@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NewType
 
-from vllm_vitals.core.fold import HISTOGRAM, NOTHING, TOTAL, Fold
+from vllm_vitals.core.fold import HISTOGRAM, NONZERO, NOTHING, PEAK, TOTAL, Fold, keyed
 
 Wire = NewType("Wire", str)  # a name on the wire, without prefix
 Kind = Literal["gauge", "counter", "histogram", "series"]
@@ -52,6 +52,7 @@ class Family:
     histogram is filed under its name. ``fold`` is NOTHING for what is known and not read. A "series" is read under its
     very name, whatever it is part of. ``only`` keeps the series with that label; ``labels`` are those that vLLM itself
     splits the family by; ``shared``: one number a server. ``when`` says what must be on for the family to be there.
+    ``says``: it is a detail, kept under its name and these labels of ours, then those of vLLM's that its fold keeps.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Family:
     labels: tuple[str, ...] = ()
     buckets: Buckets = ()
     when: str = ""
+    says: tuple[str, ...] | None = None
 
     @property
     def spellings(self) -> tuple[tuple[Wire, Name], ...]:
@@ -115,6 +117,30 @@ def counter(name: str, field: str, *names: Name | str, fold: Fold = TOTAL, only:
 def histogram(name: str, bounds: Buckets, *names: Name | str, when: str = "") -> Family:
     """Make a row for a histogram."""
     return Family(name, name, HISTOGRAM, _names(names), "histogram", buckets=bounds, when=when)
+
+
+def detail(name: str, *names: Name, field: str = "", says: tuple[str, ...] = (), labels: tuple[str, ...] = (),
+           ignores: tuple[str, ...] = (), when: str = "", zero_is_absent: bool = False) -> Family:  # fmt: skip
+    """Make a row for a counter that is only shown; ``ignores`` are labels whose values are added up."""
+    fold = keyed(labels, NONZERO if zero_is_absent else TOTAL)
+    return Family(
+        name, field or "/".join((name, *says)), fold, names, "counter", labels=labels + ignores, when=when, says=says
+    )
+
+
+def detail_gauge(name: str, *names: Name, field: str = "", says: tuple[str, ...] = (), labels: tuple[str, ...] = (),
+                 when: str = "") -> Family:  # fmt: skip
+    """Make a row for a gauge that is only shown."""
+    return Family(
+        name, field or "/".join((name, *says)), keyed(labels, PEAK), names, "gauge", labels=labels, when=when, says=says
+    )
+
+
+def detail_series(name: str, *names: Name, says: tuple[str, ...] = (), labels: tuple[str, ...] = (),
+                  ignores: tuple[str, ...] = (), when: str = "") -> Family:  # fmt: skip
+    """Make a row for the sum or count of a histogram that is only shown."""
+    fold = keyed(labels, TOTAL)
+    return Family(name, "/".join((name, *says)), fold, names, "series", labels=labels + ignores, when=when, says=says)
 
 
 def unread(kind: Kind, *names: Name | str, field: str = "", when: str = "", bounds: Buckets = ()) -> Family:

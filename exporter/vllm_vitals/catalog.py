@@ -8,7 +8,7 @@ thing without the daemon, and why not where they can't.
 from dataclasses import dataclass
 from enum import StrEnum
 
-from vllm_vitals.vllm.names import PREFIX, wire
+from vllm_vitals.vllm.lookup import PREFIX, wire
 
 NAMESPACE = "vllm_vitals_"
 ENGINE_LABELS = ("target", "model_name", "engine")

@@ -14,7 +14,7 @@ from vllm_vitals.core.render import TargetRenderer, join
 from vllm_vitals.core.snapshot import SCRAPE_ERRORS, Canary, Scrape, TargetSnapshot
 from vllm_vitals.core.target_evaluator import TargetEvaluator
 from vllm_vitals.serve import views
-from vllm_vitals.vllm.names import MAX_SUFFIXES, stem
+from vllm_vitals.vllm.lookup import MAX_SUFFIXES, stem
 
 BODIES = [recording(path)[8][1] for path in ("recordings/spiral_chunked", "versions/0.8.5", "versions/0.11.2")]
 NUMBERS = (

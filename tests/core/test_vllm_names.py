@@ -14,7 +14,7 @@ from vllm_vitals.catalog import BY_NAME
 from vllm_vitals.core.sample import EngineSample
 from vllm_vitals.vllm.families import FAMILIES, HTTP, PROCESS_START, UNREAD
 from vllm_vitals.vllm.family import release
-from vllm_vitals.vllm.names import KNOWN_STEMS, PREFIXES, era, served, stem, wire
+from vllm_vitals.vllm.lookup import KNOWN_STEMS, PREFIXES, era, served, stem, wire
 
 DATA = Path(__file__).parents[1] / "data"
 PACKAGE = Path(vllm_vitals.__file__).parent

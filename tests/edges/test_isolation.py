@@ -108,7 +108,7 @@ def test_what_real_servers_say_is_far_below_every_cap() -> None:
 
 
 def exposition_wanted() -> frozenset[str]:
-    from vllm_vitals.vllm.names import WANTED
+    from vllm_vitals.vllm.lookup import WANTED
 
     return WANTED
 

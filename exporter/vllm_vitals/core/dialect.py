@@ -16,7 +16,7 @@ from vllm_vitals.core.lora import Lora, newest
 from vllm_vitals.core.sample import EngineSample, Identity, TargetSample
 from vllm_vitals.core.series_index import Engine, FamilySlot, Layout, index_series
 from vllm_vitals.vllm.families import FAMILIES
-from vllm_vitals.vllm.names import ENGINE_STEMS, PREFIXES, WANTED, wire
+from vllm_vitals.vllm.lookup import ENGINE_STEMS, PREFIXES, WANTED, wire
 from vllm_vitals.vllm.routes import HttpKey
 
 __all__ = ["ExpositionError", "Layout", "normalise"]

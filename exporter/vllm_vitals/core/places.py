@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from vllm_vitals.core.exposition import ExpositionError, Fault, Series
 from vllm_vitals.vllm.family import Family
-from vllm_vitals.vllm.names import WIRE
+from vllm_vitals.vllm.lookup import WIRE
 
 MAX_NAME = 256  # characters of a model name or engine that become a label of ours
 MAX_SPLIT = 64  # engines that labels unknown to us may make of one page

@@ -18,7 +18,7 @@ from vllm_vitals.core.sample import TargetSample
 from vllm_vitals.vllm import cache_config
 from vllm_vitals.vllm.families import HTTP, KV_STORES, KV_TRANSFERS
 from vllm_vitals.vllm.family import Family
-from vllm_vitals.vllm.names import CONFIG_NAMES, WIRE, Spelling, era, family, is_known, prefix_of, stem, stems
+from vllm_vitals.vllm.lookup import CONFIG_NAMES, WIRE, Spelling, era, family, is_known, prefix_of, stem, stems
 
 MAX_UNKNOWN = 1000
 MAX_ENGINES = 1024  # the widest expert-parallel deployments have some hundred ranks

@@ -7,7 +7,7 @@ is summed, so that redundant producers change no number.
 
 from vllm_vitals.catalog import BY_NAME, ENGINE_LABELS, TARGET_LABELS, Kind, Metric
 from vllm_vitals.dashboards.site import Site
-from vllm_vitals.vllm.names import wire
+from vllm_vitals.vllm.lookup import wire
 
 RATE_RANGE = "$__rate_interval"
 BY_ENGINE = ", ".join(ENGINE_LABELS)

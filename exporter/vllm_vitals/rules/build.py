@@ -29,7 +29,7 @@ from vllm_vitals.rules import (
 from vllm_vitals.rules.lint import lint
 from vllm_vitals.rules.model import Group, Recording, dump, groups_dict
 from vllm_vitals.rules.transforms import PASSES, only_native
-from vllm_vitals.vllm.names import family
+from vllm_vitals.vllm.lookup import family
 
 
 def rules(config: Config, modes: frozenset[str] = frozenset(MODES)) -> dict[str, tuple[Group, ...]]:

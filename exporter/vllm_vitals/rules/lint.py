@@ -15,7 +15,7 @@ from vllm_vitals.catalog import METRICS, Kind
 from vllm_vitals.config.alerts import Config
 from vllm_vitals.rules.model import Alert, Group, Recording, Severity
 from vllm_vitals.rules.text import scope_labels
-from vllm_vitals.vllm.names import is_known, stem
+from vllm_vitals.vllm.lookup import is_known, stem
 
 # (rule, check): reason.
 EXCLUDED = {

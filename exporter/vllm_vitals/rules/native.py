@@ -10,7 +10,7 @@ from vllm_vitals.rules.model import Recording
 from vllm_vitals.rules.promql import Fold, by, metric, number, on
 from vllm_vitals.vllm.cache_config import CACHE_CONFIG, PREFIX_CACHING
 from vllm_vitals.vllm.family import Wire
-from vllm_vitals.vllm.names import family, wire
+from vllm_vitals.vllm.lookup import family, wire
 
 # R is taken over the shortest window that holds enough completions: the fast one, or one of these (s).
 _LONGER = (120, 180, 300, 600)
@@ -204,7 +204,7 @@ def _config_info(config: Config, matcher: str) -> str:
 def _restored(config: Config) -> str:
     """Engines whose preempted blocks come back from a store: an offload tier, or a connector that is asked for them.
 
-    Those that only move blocks from prefill to decode servers do it once a request (`vllm_vitals.vllm.names`).
+    Those that only move blocks from prefill to decode servers do it once a request (`vllm_vitals.vllm.lookup`).
     """
     window = _fold(config).range(600)
     asked = raw.folded(config, wire("external_queries"), function="rate", window=window)

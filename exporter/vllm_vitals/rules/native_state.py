@@ -13,7 +13,7 @@ from vllm_vitals.rules.native import computed_prompts, fast, waiting_total
 from vllm_vitals.rules.native_evict import answers, boolean, preempted
 from vllm_vitals.rules.native_memory import KEPT_SINCE, changed
 from vllm_vitals.rules.promql import Fold, by, metric, number, on
-from vllm_vitals.vllm.names import wire
+from vllm_vitals.vllm.lookup import wire
 
 # An engine that has vanished is remembered this long (s), so that its absence can be said.
 REMEMBERED = 3600

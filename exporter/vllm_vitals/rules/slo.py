@@ -12,7 +12,7 @@ from vllm_vitals.rules.model import Alert, Recording, Scope, Severity
 from vllm_vitals.rules.promql import Fold, by, duration, metric, number
 from vllm_vitals.rules.selectors import but_batch
 from vllm_vitals.rules.text import COUNT, PERCENT, RATIO, ask, each, label, percent, preamble
-from vllm_vitals.vllm.names import wire
+from vllm_vitals.vllm.lookup import wire
 
 WORDS = {
     "ttft": "time to first token",

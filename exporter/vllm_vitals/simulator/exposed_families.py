@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from vllm_vitals.simulator.stats import FINISH_REASONS, EngineStats
 from vllm_vitals.vllm.family import Kind
-from vllm_vitals.vllm.names import PREFIX, family
+from vllm_vitals.vllm.lookup import PREFIX, family
 
 
 class Dialect(StrEnum):

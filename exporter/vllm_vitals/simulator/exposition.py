@@ -16,7 +16,7 @@ from vllm_vitals.simulator.stats import EngineStats
 from vllm_vitals.vllm import cache_config
 from vllm_vitals.vllm.cache_config import CACHE_CONFIG
 from vllm_vitals.vllm.families import PROCESS_START
-from vllm_vitals.vllm.names import PREFIX
+from vllm_vitals.vllm.lookup import PREFIX
 
 _Numbers = Callable[[EngineStats], Iterable[float]]
 

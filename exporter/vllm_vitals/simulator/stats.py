@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from vllm_vitals.simulator.request import Request
-from vllm_vitals.vllm.names import family
+from vllm_vitals.vllm.lookup import family
 
 # By the fields of `vllm_vitals.vllm.families`.
 _HISTOGRAMS = (

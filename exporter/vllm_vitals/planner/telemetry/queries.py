@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from vllm_vitals.catalog import BY_NAME, NAMESPACE, Kind
-from vllm_vitals.vllm.names import PREFIXES, wire
+from vllm_vitals.vllm.lookup import PREFIXES, wire
 
 Form = Literal["mean", "max", "now", "counter", "histogram", "state", "setting", "version", "log"]
 Pace = Literal["window", "histogram", "lengths", "slow", "state"]

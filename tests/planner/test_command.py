@@ -69,7 +69,7 @@ def test_review_prints_one_format(capsys: pytest.CaptureFixture[str], week_url: 
         (["review"], "give --prometheus URL"),
         (["review", "--prometheus", "x", "--format", "pdf"], "expected some of html, md, json, got pdf"),
         (["review", "--prometheus", "x", "-o", "-"], "choose it with --format"),
-        (["review", "--prometheus", "x", "--since", "a week"], "expected a span such as 7d"),
+        (["review", "--prometheus", "x", "--since", "a week"], '"a week" is no duration: write one such as'),
         (["review", "--prometheus", "x", "--until", "tomorrow"], "expected a time such as"),
         (["review", "--prometheus", "ftp://x"], "expected an address"),
         (["review", "--prometheus", "x", "--header", "nonsense"], "expected 'Name: value'"),
@@ -81,7 +81,10 @@ def test_review_prints_one_format(capsys: pytest.CaptureFixture[str], week_url: 
         (["whatif", "--recording", "/nowhere.jsonl"], "/nowhere.jsonl: No such file"),
         (["snapshot", "--recording", "x", "-o", "y", "--set", "seqs"], "expected NAME=VALUE"),
         (["compare", "/nowhere.json", "/nowhere.json"], "/nowhere.json: No such file"),
-        (["review", "--prometheus", "x", "--since", "0d"], "expected a span from 1s to 3650d"),
+        (["review", "--prometheus", "x", "--until", "2026-13-01"], "expected a time such as"),
+        (["review", "--prometheus", "x", "--timeout", "60"], '"60" is no duration: write 60s'),
+        (["whatif", "--recording", SPIRAL, "--between", "60,120"], '--between: "60" is no duration: write 60s'),
+        (["review", "--prometheus", "x", "--since", "0d"], "expected at least 1s and at most 3650d, got 0d"),
         (["review", "--prometheus", "x", "--until", "nan"], "expected a time such as"),
         *(
             (["whatif", "--recording", SPIRAL, *options], said)
@@ -92,11 +95,11 @@ def test_review_prints_one_format(capsys: pytest.CaptureFixture[str], week_url: 
                 (["--model", "nope"], "--model: nothing matches 'nope'; there is tiny"),
                 (["--target", "nope"], "--target: nothing matches 'nope'; there is spiral_chunked"),
                 (["--model", "("], "--model: not a regular expression"),
-                (["--since", "xyz"], "--since is for --prometheus; choose a part of a recording with --between"),
+                (["--since", "1w"], "--since is for --prometheus; choose a part of a recording with --between"),
                 (["--user", "me"], "--user is for --prometheus"),
-                (["--between", "100,50"], "--between: FROM must come before TO, got '100,50'"),
+                (["--between", "100s,50s"], "--between: FROM must come before TO, got '100s,50s'"),
                 (
-                    ["--between", "1000,2000"],
+                    ["--between", "1000s,2000s"],
                     "outside the data: 200 s from 2026-11-29T14:03:51Z on",
                 ),
             )
@@ -108,7 +111,7 @@ def test_review_prints_one_format(capsys: pytest.CaptureFixture[str], week_url: 
                 (["--set", "max_num_seqs=abc"], "--set max_num_seqs: expected a whole number above 0, got 'abc'"),
                 (["--set", "scheduler_reserve_full_isl=maybe"], "expected true or false, got 'maybe'"),
                 (["--set", "watermark=2"], "expected a share from 0 to below 1"),
-                (["--between", "1000,2000"], "no vLLM engine between 1000 s and 2000 s in 204 s of recording"),
+                (["--between", "1000s,2000s"], "no vLLM engine between 1000 s and 2000 s in 204 s of recording"),
                 ([], "/nowhere/a.json: No such file or directory"),
             )
         ),
@@ -126,7 +129,7 @@ def test_mistakes_are_one_line_with_the_mend(
 
 
 def test_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = ran(capsys, "whatif", "--prometheus", "http://me:hunter2@127.0.0.1:9", "--timeout", "1")
+    code, _, err = ran(capsys, "whatif", "--prometheus", "http://me:hunter2@127.0.0.1:9", "--timeout", "1s")
     assert code == 2
     assert "connection refused" in err
     assert "hunter2" not in err
@@ -135,7 +138,7 @@ def test_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_tuning_experiment_from_two_recordings(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for name, reserve in (("spiral_chunked", "false"), ("same_load_reserved", "true")):
         code, _, err = ran(
-            capsys, "snapshot", "--recording", RECORDINGS / name / "metrics.jsonl.gz", "--between", "65,145",
+            capsys, "snapshot", "--recording", RECORDINGS / name / "metrics.jsonl.gz", "--between", "65s,2m25s",
             "--set", f"scheduler_reserve_full_isl={reserve}", "-o", tmp_path / f"{name}.json",
         )  # fmt: skip
         assert (code, err) == (0, "")

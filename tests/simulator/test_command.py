@@ -34,7 +34,7 @@ def test_list_shows_every_scenario_and_where_it_leads():
 
 def test_a_recording_is_written_that_replay_can_judge(tmp_path):
     file = tmp_path / "saturated.jsonl.gz"
-    result = CliRunner().invoke(simulate, ["--scenario", "saturated", "--record", str(file), "--interval", "10"])
+    result = CliRunner().invoke(simulate, ["--scenario", "saturated", "--record", str(file), "--interval", "10s"])
     assert result.exit_code == 0
     assert "60 scrapes" in result.output
     assert list(judge("saturated", recording.read(file)))[-1].engines[0].state is State.SATURATED

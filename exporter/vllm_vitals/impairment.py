@@ -13,12 +13,13 @@ from typing import Literal, TypeGuard
 
 Kind = Literal["file_descriptors", "event_loop", "disk"]
 KINDS: tuple[Kind, ...] = ("file_descriptors", "event_loop", "disk")
-HELD_S = 60.0  # a trouble counts for so long after it was last met: longer than any scrape interval of Prometheus
+# A trouble counts for so long after it was last met (s): longer than any scrape interval of Prometheus, and as long as
+# it may take until a disk is written to again.
+HELD_S: Mapping[str, float] = {"file_descriptors": 60.0, "event_loop": 60.0, "disk": 900.0}
 TICK_S = 0.25
 LATE_S = 1.0  # an event loop that is so late makes scrapes late
 KEPT_S = 60.0
 _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
 
 
 class Impairment:
@@ -39,8 +40,8 @@ class Impairment:
 
     def active(self) -> Mapping[str, str]:
         """Every trouble that is in force, and why."""
-        since = self._now() - HELD_S
-        return {kind: self._met[kind][1] for kind in KINDS if kind in self._met and self._met[kind][0] >= since}
+        now, met = self._now(), dict(self._met)
+        return {kind: met[kind][1] for kind in KINDS if kind in met and met[kind][0] >= now - HELD_S[kind]}
 
     def lagged(self, now: float, lag: float) -> None:
         """Take in how much later than asked for the event loop woke up (s)."""
@@ -67,11 +68,6 @@ class Impairment:
 def is_ours(error: BaseException | None) -> TypeGuard[OSError]:
     """Whether an error tells of our own limits, not of the other end."""
     return isinstance(error, OSError) and error.errno in _OURS
-
-
-def is_full(error: BaseException | None) -> bool:
-    """Whether an error tells of a disk that takes nothing more."""
-    return isinstance(error, OSError) and error.errno in _FULL
 
 
 def out_of_descriptors() -> bool:

@@ -19,6 +19,7 @@ from zlib import crc32
 
 from vllm_vitals.core.snapshot import Scrape, TargetSnapshot
 from vllm_vitals.core.states import State
+from vllm_vitals.impairment import Impairment
 from vllm_vitals.log import Logger
 from vllm_vitals.recordings import recording
 from vllm_vitals.recordings.ring_buffer import ScrapeRingBuffer, unroll
@@ -68,8 +69,10 @@ Submit = Callable[[Callable[[], None]], object]
 class FlightRecorder:
     """Watches every poll. ``submit`` runs the work on files, in order, away from the event loop."""
 
-    def __init__(self, flight: Flight, log: Logger, submit: Submit | None = None) -> None:
-        self._flight, self._log = flight, log
+    def __init__(
+        self, flight: Flight, log: Logger, submit: Submit | None = None, impairment: Impairment | None = None
+    ) -> None:
+        self._flight, self._log, self._impairment = flight, log, impairment
         self._worker = None if submit else ThreadPoolExecutor(1, thread_name_prefix="flight")
         self._submit: Submit = submit or self._worker.submit  # type: ignore[union-attr]
         self._tapes: dict[str, ScrapeRingBuffer] = {}
@@ -172,6 +175,8 @@ class FlightRecorder:
         except OSError as error:
             self._fail(now, error)
         else:
+            if self._impairment is not None:
+                self._impairment.over("disk")
             self._log.info("flight_recorded", target=now.target, file=str(now.path), scrapes=now.writer.scrapes)
 
     def _fail(self, now: _Open, error: OSError) -> None:
@@ -181,8 +186,11 @@ class FlightRecorder:
             now.files.close()
             if now.writer is not None and not now.writer.scrapes:
                 now.path.unlink()
+        why = error.strerror or str(error)
         where = str(now.path) if now.writer is not None else self._flight.directory
-        self._log.error("flight_recording_failed", target=now.target, file=where, why=error.strerror or str(error))
+        if self._impairment is not None:
+            self._impairment.meet("disk", f"nothing can be written to {self._flight.directory}: {why}")
+        self._log.error("flight_recording_failed", target=now.target, file=where, why=why)
 
 
 def file_name(target: str, at: float, state: State) -> str:

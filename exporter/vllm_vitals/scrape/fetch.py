@@ -7,8 +7,6 @@ talk to another host than the one that the operator named.
 
 import asyncio
 import base64
-import errno
-import re
 import secrets
 import ssl
 from collections.abc import Callable, Mapping
@@ -19,43 +17,20 @@ from urllib.parse import urljoin, urlsplit
 
 import aiohttp
 import orjson
-from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
-from vllm_vitals import __version__
 from vllm_vitals.core.exposition import burden
 from vllm_vitals.core.snapshot import Scrape
-from vllm_vitals.impairment import Impairment, is_ours, out_of_descriptors
+from vllm_vitals.impairment import Impairment, out_of_descriptors
 from vllm_vitals.scrape import reasons
 from vllm_vitals.scrape.canary import CanaryError
-from vllm_vitals.scrape.target import Target, Tls, joined, shown
+from vllm_vitals.scrape.failures import NO_DESCRIPTORS, FetchError, classify, redirect_text, status_text, words
+from vllm_vitals.scrape.session import connections_for_scrapes, new_session
+from vllm_vitals.scrape.target import Target, Tls
 
 MAX_SECRET_BYTES = 64 * 1024
 LATE_S = 0.5
-NO_DESCRIPTORS = "vllm-vitals has no file descriptor left for it: raise the limit of open files (ulimit -n)"
 CANARY_ID = "vllm-vitals-canary-"  # how the request ids begin by which the server's log knows canaries
-# vLLM's own route answers plain text only; asking for it keeps proxies and old versions from answering OpenMetrics,
-# whose writer turns vLLM's colons into underscores. Identity: vLLM never compresses, and we need not inflate.
-_HEADERS = {
-    "Accept": "text/plain;version=0.0.4;q=1,*/*;q=0.1",
-    "Accept-Encoding": "identity",
-    "User-Agent": f"vllm-vitals/{__version__}",
-}
-_BY_ERRNO = {
-    errno.EHOSTUNREACH: "unreachable",
-    errno.ENETUNREACH: "unreachable",
-    errno.EHOSTDOWN: "unreachable",
-    errno.ETIMEDOUT: "timeout",
-}
-
-
-class FetchError(Exception):
-    """A scrape that gave no body: a reason of the closed set and one line."""
-
-    def __init__(self, reason: str, detail: str) -> None:
-        super().__init__(detail)
-        self.reason = reason
-        self.detail = " ".join(detail.split())[:300]
 
 
 class Fetcher:
@@ -65,19 +40,11 @@ class Fetcher:
         self, clock: Callable[[], float], max_body: int = 16 * 1024**2, impairment: Impairment | None = None
     ) -> None:
         self._clock = clock
-        self._impairment = impairment or Impairment(clock)
+        self.impairment = impairment or Impairment(clock)
         self._max_body = max_body
         self._urls: dict[str, URL] = {}
         self._contexts: dict[Tls, tuple[object, ssl.SSLContext]] = {}
-        connector = aiohttp.TCPConnector(limit=0, ttl_dns_cache=30, keepalive_timeout=60)
-        # every deadline is ours: one total per scrape
-        self._session = aiohttp.ClientSession(
-            connector=connector,
-            headers=_HEADERS,
-            timeout=aiohttp.ClientTimeout(),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            max_line_size=16 * 1024,
-        )
+        self._session, self._keeps = new_session(keep=True), True
 
     async def fetch(self, target: Target) -> Scrape:
         """Scrape once, within the target's timeout."""
@@ -94,7 +61,7 @@ class Fetcher:
         except FetchError as error:
             failure = error
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            failure = _classify(error, started=bool(body))
+            failure = classify(error, started=bool(body))
         duration = asyncio.get_running_loop().time() - begun
         if failure is not None:
             failure = self._whose(failure, duration, target.timeout)
@@ -106,11 +73,11 @@ class Fetcher:
         if failure.reason == "dns" and out_of_descriptors():
             failure = FetchError("impaired", NO_DESCRIPTORS)
         if failure.reason == "timeout":
-            lag = max(self._impairment.lag(duration), duration - timeout)
+            lag = max(self.impairment.lag(duration), duration - timeout)
             if lag >= max(LATE_S, timeout / 2):
                 return FetchError("impaired", f"vllm-vitals itself stood still for {lag:.1f} s and could not listen")
         if failure.reason == "impaired":
-            self._impairment.meet("file_descriptors", failure.detail)
+            self.impairment.meet("file_descriptors", failure.detail)
         return failure
 
     async def ask(self, target: Target) -> tuple[Mapping[str, str], str]:
@@ -149,7 +116,7 @@ class Fetcher:
         except TimeoutError:
             raise
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise CanaryError(_classify(error, started=False).detail) from None
+            raise CanaryError(classify(error, started=False).detail) from None
 
     async def _json(self, target: Target, path: str) -> dict[str, Any]:
         """A JSON object beside /metrics, or an empty one: this is a courtesy and never an error."""
@@ -174,10 +141,10 @@ class Fetcher:
             if 300 <= response.status < 400 and location:
                 followed = _same_origin(url, location)
                 if followed is None:
-                    raise FetchError("redirect", _redirect_text(response.status, url, location))
+                    raise FetchError("redirect", redirect_text(response.status, url, location))
                 return followed
             if response.status != 200:
-                raise FetchError(reasons.of_status(response.status), _status_text(response.status, target))
+                raise FetchError(reasons.of_status(response.status), status_text(response.status, target))
             await self._read(response, body)
             return None
 
@@ -204,12 +171,19 @@ class Fetcher:
             if known is None or known[0] != stamp:
                 known = self._contexts[tls] = (stamp, make_context(tls))
         except (OSError, ssl.SSLError) as error:
-            raise FetchError("tls", f"cannot use {', '.join(files)}: {_words(error)}") from None
+            raise FetchError("tls", f"cannot use {', '.join(files)}: {words(error)}") from None
         return known[1]
 
-    def settle(self, targets: tuple[Target, ...], max_body: int) -> None:
-        """A new config: these targets and this byte cap; what is kept for others is dropped."""
+    async def settle(self, targets: tuple[Target, ...], max_body: int) -> None:
+        """Take a new config: these targets and this byte cap; what is kept for others is dropped.
+
+        Connections are kept between scrapes only where there are file descriptors for all of them.
+        """
         self._max_body = max_body
+        keep = len(targets) <= connections_for_scrapes()
+        if keep is not self._keeps:
+            old, self._session, self._keeps = self._session, new_session(keep=keep), keep
+            await old.close()
         wanted = {target.tls for target in targets}
         self._contexts = {tls: known for tls, known in self._contexts.items() if tls in wanted}
         self._urls.clear()
@@ -261,7 +235,7 @@ def _secret(file: str) -> str:
         with Path(file).open("rb") as handle:
             secret = handle.read(MAX_SECRET_BYTES + 1).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise FetchError("unauthorized", f"cannot read the secret in {file}: {_words(error)}") from None
+        raise FetchError("unauthorized", f"cannot read the secret in {file}: {words(error)}") from None
     if not secret or len(secret) > MAX_SECRET_BYTES or not secret.isprintable():
         raise FetchError("unauthorized", f"the file {file} does not hold one line with a secret")
     return secret
@@ -275,70 +249,3 @@ def _same_origin(url: str, location: str) -> str | None:
     except ValueError:
         return None
     return there._replace(netloc=here.netloc, fragment="").geturl() if same else None
-
-
-def _redirect_text(status: int, url: str, location: str) -> str:
-    try:
-        # a server may put what it was sent, our secret too, into the path
-        where = shown(urlsplit(urljoin(url, location))._replace(path="").geturl())
-    except ValueError:
-        where = "an address that cannot be read"
-    return f"HTTP {status} redirects to {where}: not followed; if that is the server, give its address as the target"
-
-
-def _status_text(status: int, target: Target) -> str:
-    path = urlsplit(target.url).path
-    mend = {
-        401: "give --bearer-token-file or --user, in the config bearer_token_file or basic_auth",
-        403: "these credentials may not read metrics",
-        404: f"there is no {path} here; is this a vLLM API server?",
-        503: "the server is up but not serving; it may be starting or scaling",
-    }.get(status, "see the server's own log")
-    return f"HTTP {status} from {path}: {mend}"
-
-
-def _classify(error: Exception, started: bool) -> FetchError:
-    """A transport error as a reason. ``started`` means that part of a body had come."""
-    text = _words(error)
-    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
-    if is_ours(cause):
-        return FetchError("impaired", NO_DESCRIPTORS if cause.errno in (errno.EMFILE, errno.ENFILE) else _words(cause))
-    if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return FetchError("dns", f"the name {error.host} has no address: {_words(error.os_error)}")
-    if isinstance(error, aiohttp.ClientSSLError | ssl.SSLError):
-        return FetchError("tls", text)
-    if isinstance(error, aiohttp.ClientPayloadError) or (started and isinstance(error, OSError | aiohttp.ClientError)):
-        return FetchError("truncated", f"the body ended early: {_cut_short(error)}")
-    if isinstance(error, aiohttp.ClientConnectorError):
-        cause = error.os_error
-        if cause.errno == errno.ECONNREFUSED:
-            where = f"{joined(error.host, error.port)} refuses connections"
-            return FetchError("refused", f"{where}; vLLM opens its port only once the model is loaded")
-        return FetchError(_BY_ERRNO.get(cause.errno or 0) or reasons.of_text(str(cause))[0], _words(cause))
-    if isinstance(error, aiohttp.ServerDisconnectedError):
-        return FetchError("protocol", "the server closed the connection without an answer")
-    if isinstance(error, aiohttp.ClientResponseError):
-        # the parser's words, without its list of protocols and without its arrow below them
-        what = " ".join(error.message.split()).removesuffix(" ^").removeprefix("Bad status line: ")
-        what = what.replace("Expected HTTP/, RTSP/ or ICE/:", "it begins with")
-        return FetchError("protocol", f"not an HTTP answer: {what}")
-    if isinstance(error, OSError):
-        return FetchError(_BY_ERRNO.get(error.errno or 0, "protocol"), text)
-    return FetchError("protocol", text)
-
-
-def _cut_short(error: Exception) -> str:
-    """What was missing of a body, from the error below the library's own, whose text is that error's dump."""
-    cause = error.__cause__
-    words = cause.message if isinstance(cause, HttpProcessingError) else _words(error)
-    came = re.search(r"received (\d+) of (\d+) bytes", words)
-    return f"{came[1]} of {came[2]} bytes came" if came else " ".join(words.split())
-
-
-def _words(error: BaseException) -> str:
-    """An error in a few words, without the library's object dumps."""
-    if isinstance(error, aiohttp.ClientConnectorError):
-        error = error.os_error
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return " ".join(str(error).split())[:200] or type(error).__name__

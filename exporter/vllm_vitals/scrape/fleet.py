@@ -66,7 +66,7 @@ class Fleet:
         await self._record_as(config.flight, gone)
         self._histograms = config.histograms
         self._running = {target.name: stay.get(target.name) or self._start(target, config) for target in config.targets}
-        self._fetcher.settle(config.targets, config.limits.body)
+        await self._fetcher.settle(config.targets, config.limits.body)
 
     def _start(self, target: Target, config: Config) -> tuple[Poller, list[asyncio.Task[None]]]:
         poller = Poller(
@@ -101,7 +101,9 @@ class Fleet:
         """Forget targets; with another flight recorder in the config, end the old one first."""
         if flight != self._flight:
             await self._close_recorder()
-            self._flight, self._recorder = flight, FlightRecorder(flight, self._log) if flight is not None else None
+            self._flight, self._recorder = flight, None
+            if flight is not None:
+                self._recorder = FlightRecorder(flight, self._log, impairment=self._fetcher.impairment)
         if self._recorder is not None:
             self._recorder.forget(gone)
 

@@ -58,7 +58,7 @@ class SharedBodies:
         packed = "gzip" in request.headers.get("Accept-Encoding", "")
         body = await self._get((key, packed), build, headers, status, packed)
         if len(body.data) <= CHUNK or request.method == "HEAD":
-            return web.Response(body=body.data, status=body.status, headers=body.headers)
+            return web.Response(body=body.data, status=body.status, headers={**HEADERS, **body.headers})
         self.sending += not body.readers
         body.readers += 1
         try:

@@ -1,23 +1,31 @@
 """The inbox of the compose stack: shows what on-call would have received, as Alertmanager sent it.
 
 Input: Alertmanager's webhooks, POST /<receiver>. Output: one page, newest first, and the same as JSON. Invariant:
-bounded (body, notifications kept, label text), everything from outside is escaped, and nothing is stored on disk.
+bounded (body, notifications kept, alerts and text of each), everything from outside is escaped and visible, a page of
+another site can put nothing in, and nothing is stored on disk.
 """
 
 import argparse
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import orjson
 from aiohttp import web
 from jinja2 import Environment, FileSystemLoader
 
+from vllm_vitals.serve import boundary
+from vllm_vitals.serve.views import visible
+
 MAX_BODY = 1024 * 1024
 KEPT = 200
+MAX_ALERTS = 500  # of one notification
+MAX_LABELS = 64
+MAX_TEXT = 4_096
 RECEIVERS = ("pager", "tickets", "watchdog")
 
 
@@ -50,12 +58,12 @@ def read(receiver: str, body: Mapping[str, Any], at: datetime) -> Notification:
     alerts = body.get("alerts")
     if not isinstance(alerts, list) or not all(isinstance(alert, dict) for alert in alerts):
         raise ValueError("no list of alerts: this is not a webhook of Alertmanager")
-    return Notification(at, receiver, body.get("status") == "firing", tuple(_alert(alert) for alert in alerts))
+    shown = tuple(_alert(alert) for alert in alerts[:MAX_ALERTS])
+    return Notification(at, receiver, body.get("status") == "firing", shown)
 
 
 def _alert(alert: Mapping[str, Any]) -> Alert:
-    labels = {str(key): str(value)[:256] for key, value in dict(alert.get("labels") or {}).items()}
-    said = {str(key): str(value) for key, value in dict(alert.get("annotations") or {}).items()}
+    labels, said = _texts(alert.get("labels"), 256), _texts(alert.get("annotations"), MAX_TEXT)
     return Alert(
         name=labels.pop("alertname", "?"),
         firing=alert.get("status") == "firing",
@@ -68,9 +76,18 @@ def _alert(alert: Mapping[str, Any]) -> Alert:
     )
 
 
+def _texts(pairs: object, longest: int) -> dict[str, str]:
+    """What of this is names with texts, each cut where it is absurdly long."""
+    named = list(pairs.items())[:MAX_LABELS] if isinstance(pairs, dict) else []
+    return {str(key)[:256]: str(value)[:longest] for key, value in named}
+
+
 def _link(url: str) -> str:
     """A link only where it leads to a page: a label's value must not become a script."""
-    return url if urlsplit(url).scheme in ("http", "https") else ""
+    try:
+        return url if urlsplit(url).scheme in ("http", "https") else ""
+    except ValueError:
+        return ""
 
 
 def _runbook(url: str) -> str:
@@ -81,16 +98,21 @@ def _runbook(url: str) -> str:
 class Inbox:
     """Keeps the last notifications. The watchdog's beat is shown as its last moment alone."""
 
-    def __init__(self, runbooks: Path | None = None) -> None:
+    def __init__(self, runbooks: Path | None = None, names: Collection[str] = ()) -> None:
         self._kept: deque[Notification] = deque(maxlen=KEPT)
         self._beat: datetime | None = None
         self._runbooks = runbooks
-        here = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True)
+        self._names = frozenset(names)
+        here = Environment(
+            loader=FileSystemLoader(Path(__file__).parent),
+            autoescape=True,
+            finalize=lambda value: visible(value) if type(value) is str else value,
+        )
         self._page = here.get_template("inbox.html")
 
     def app(self) -> web.Application:
         """The web application."""
-        app = web.Application(client_max_size=MAX_BODY)
+        app = web.Application(middlewares=[boundary.middleware(lambda: self._names)], client_max_size=MAX_BODY)
         app.add_routes([
             web.get("/", self._show),
             web.get("/-/healthy", self._healthy),
@@ -105,7 +127,7 @@ class Inbox:
         if receiver not in RECEIVERS:
             return web.Response(status=404, text=f"no receiver {receiver}: use one of {', '.join(RECEIVERS)}\n")
         try:
-            body = await request.json()
+            body = orjson.loads(await request.read())
             taken = read(receiver, body if isinstance(body, dict) else {}, datetime.now(UTC))
         except ValueError as error:
             return web.Response(status=400, text=f"{error}\n")
@@ -150,8 +172,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Shows what Alertmanager sends.")
     parser.add_argument("--port", type=int, default=9841)
     parser.add_argument("--runbooks", type=Path)
+    parser.add_argument("--allowed-hosts", default="", help="more names that it may be asked for under; * for any")
     given = parser.parse_args()
-    web.run_app(Inbox(given.runbooks).app(), port=given.port, print=None, access_log=None)
+    names = {name.strip().lower() for name in given.allowed_hosts.split(",") if name.strip()}
+    web.run_app(Inbox(given.runbooks, names).app(), port=given.port, print=None, access_log=None)
 
 
 if __name__ == "__main__":

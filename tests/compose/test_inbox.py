@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib.util
+import json
 import sys
 from collections.abc import Awaitable, Callable
 from io import BytesIO
@@ -110,5 +111,60 @@ def test_no_more_is_kept_than_a_page_can_show(inbox: ModuleType) -> None:
             await client.post("/pager", json=webhook())
         assert len((await (await client.get("/api/notifications")).json())["notifications"]) == inbox.KEPT
         assert (await client.post("/pager", data=BytesIO(b"x" * (inbox.MAX_BODY + 1)))).status == 413
+
+    served(inbox, visit)
+
+
+PLAIN = {"Content-Type": "text/plain"}
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({**PLAIN, "Origin": "http://evil.example", "Sec-Fetch-Site": "cross-site"}, 403),
+        ({**JSON, "Origin": "http://evil.example"}, 403),
+        (PLAIN, 415),
+        ({**JSON, "Host": "evil.example"}, 403),
+        (JSON, 200),
+    ],
+)
+def test_a_page_of_another_site_puts_nothing_in(inbox: ModuleType, headers: dict[str, str], status: int) -> None:
+    async def visit(client: TestClient[Any, Any]) -> None:
+        answer = await client.post("/pager", data=json.dumps(webhook(summary="x")).encode(), headers=headers)
+        assert answer.status == status
+        kept = (await (await client.get("/api/notifications")).json())["notifications"]
+        assert len(kept) == (status == 200)
+
+    served(inbox, visit)
+
+
+@pytest.mark.parametrize(
+    "alert",
+    [{"labels": [1, 2]}, {"labels": "x", "annotations": 5}, {"annotations": {"dashboard_url": "http://[x"}}, {}],
+    ids=["a list", "texts", "no url", "nothing"],
+)
+def test_what_alertmanager_never_sends_costs_only_itself(inbox: ModuleType, alert: dict[str, Any]) -> None:
+    async def visit(client: TestClient[Any, Any]) -> None:
+        assert (await client.post("/pager", json={"alerts": [alert]})).status == 200
+        assert (await client.get("/")).status == 200
+
+    served(inbox, visit)
+
+
+def test_depth_length_and_what_cannot_be_seen_are_bounded_and_shown(inbox: ModuleType) -> None:
+    async def visit(client: TestClient[Any, Any]) -> None:
+        assert (await client.post("/pager", data=b"[" * 100_000, headers=JSON)).status == 400
+        many = webhook(summary="a\u202eb" + "x" * 10_000)
+        many["alerts"] *= 2 * inbox.MAX_ALERTS
+        body = json.dumps(many)[: inbox.MAX_BODY - 1]
+        many["alerts"] = many["alerts"][: body.count("startsAt") // 2]
+        assert (await client.post("/pager", json=many)).status == 200
+        (kept,) = (await (await client.get("/api/notifications")).json())["notifications"]
+        assert len(kept["alerts"]) <= inbox.MAX_ALERTS
+        page = await (await client.get("/")).text()
+        assert r"a\u202eb" in page
+        assert "\u202e" not in page
+        assert "x" * (inbox.MAX_TEXT + 1) not in page
 
     served(inbox, visit)

@@ -48,6 +48,8 @@ class Turns:
         except asyncio.CancelledError:
             if mine.done() and not mine.cancelled():
                 self._next()  # it was ours already
+            elif mine in self._queues.get(client, ()):
+                self._queues[client].remove(mine)
             raise
 
     def _next(self) -> None:
@@ -55,12 +57,12 @@ class Turns:
         self._taken = False
         while self._queues:
             client, queue = next(iter(self._queues.items()))
-            oldest = queue.popleft()
+            oldest = queue.popleft() if queue else None
             if queue:
                 self._queues.move_to_end(client)
             else:
                 del self._queues[client]
-            if not oldest.done():
+            if oldest is not None and not oldest.done():
                 self._taken = True
                 oldest.set_result(None)
                 return

@@ -110,7 +110,7 @@ def test_no_more_is_kept_than_a_page_can_show(inbox: ModuleType) -> None:
         for _ in range(inbox.KEPT + 5):
             await client.post("/pager", json=webhook())
         assert len((await (await client.get("/api/notifications")).json())["notifications"]) == inbox.KEPT
-        assert (await client.post("/pager", data=BytesIO(b"x" * (inbox.MAX_BODY + 1)))).status == 413
+        assert (await client.post("/pager", data=BytesIO(b"x" * (inbox.MAX_BODY + 1)), headers=JSON)).status == 413
 
     served(inbox, visit)
 

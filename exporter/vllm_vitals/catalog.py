@@ -38,12 +38,12 @@ class Metric:
 
     @property
     def full_name(self) -> str:
-        """The name on the wire."""
+        """Give the name on the wire."""
         return NAMESPACE + self.name
 
     @property
     def all_labels(self) -> tuple[str, ...]:
-        """The scope's labels, then this family's own."""
+        """Give the scope's labels, then this family's own."""
         return self.scope + self.labels
 
 

@@ -126,7 +126,7 @@ def _lora(layout: Layout, blocks: Blocks, last: Lora | None) -> Lora | None:
 
 
 def _details(engine: Engine) -> dict[str, dict[tuple[str, ...], float]]:
-    """What is shown and not judged; rows of one name and the same labels are parts of one number."""
+    """Gather what is shown and not judged; rows of one name and the same labels are parts of one number."""
     details: dict[str, dict[tuple[str, ...], float]] = {}
     for cell in engine.shown:
         if cell.value:
@@ -142,7 +142,7 @@ def _answers(layout: Layout) -> Mapping[HttpKey, float] | None:
 
 
 def _identity(layout: Layout) -> Identity:
-    """The start times on the page, whichever engine says them."""
+    """Gather the start times on the page, whichever engine says them."""
     starts = {start for cell in layout.page["process_start"] for start in cell.value or ()}
     created = {cell.value for cell in layout.page["started_at"] if cell.value is not None}
     return Identity(tuple(sorted(starts))[:MAX_STARTS], tuple(sorted(created))[:MAX_STARTS])

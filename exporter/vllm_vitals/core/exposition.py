@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from vllm_vitals.core.incremental import Blocks, ParsedBody, Rows
 from vllm_vitals.core.sample_line import COMMENT, SAMPLE, is_sound, read, shown
+from vllm_vitals.core.truncation import ends_inside_a_family
 
 # What one body may ask of us. vLLM 0.32 has 614 lines an engine, 215 of them wanted, 92 families; the longest is 1 KiB.
 MAX_SERIES = 200_000
@@ -22,7 +23,6 @@ MAX_WANTED = 60_000
 MAX_FAMILIES = 5_000
 MAX_LINE = 256 * 1024  # characters; a list of hundreds of LoRA adapters stands in one label
 _HUGE = re.compile(rb"(?m)^[^\n]{65536,}")
-_PART = re.compile(r"_(bucket|sum|count)$")
 
 
 class ExpositionError(Exception):
@@ -69,7 +69,7 @@ class Exposition:
 
     @property
     def values(self) -> list[float]:
-        """One value a series."""
+        """Give one value a series."""
         return self.skeleton.values
 
 
@@ -124,7 +124,8 @@ def learn(blocks: Blocks, wanted: frozenset[str] | None = None) -> Exposition:
         for fault in (*seen.faults.values(), *seen.foreign.values()):
             raise ExpositionError(*fault)
         raise _not_metrics(blocks.texts[0])
-    _refuse_cut_family(lines, seen.line)
+    if ends_inside_a_family(lines):
+        raise ExpositionError("truncated", f"the body stops inside a family before line {seen.line}")
     if (unfinished := seen.malformed) and unfinished[0] == seen.line - 1:
         raise ExpositionError(*unfinished[1])  # where the body ends, more than this line may be missing
     if seen.repeats:
@@ -171,7 +172,7 @@ class _Seen:
     sound: bool = False
 
     def wants(self, name: str) -> bool:
-        """Whether this very name is wanted."""
+        """Tell whether this very name is wanted."""
         return self.wanted is None or name in self.wanted
 
     def blame(self, name: str, fault: Fault) -> None:
@@ -207,7 +208,7 @@ def _rows(text: bytes, lines: list[str], seen: _Seen, *, last: bool) -> Rows | N
 
 
 def _declare(lines: Iterable[str], seen: _Seen) -> tuple[str, str]:
-    """The name and type that a block declares last."""
+    """Find the name and type that a block declares last."""
     declared = kind = ""
     for line in lines:
         if not line.startswith(("#", " ", "\t")) or not (comment := COMMENT.match(line)):
@@ -220,7 +221,7 @@ def _declare(lines: Iterable[str], seen: _Seen) -> tuple[str, str]:
 
 
 def _ends(text: bytes, lines: list[str], start: int, end: int) -> tuple[bytes, bytes]:
-    """What stands before and after the samples, in bytes, newlines included."""
+    """Give what stands before and after the samples, in bytes, newlines included."""
     after = sum(len(line.encode()) + 1 for line in lines[end:])
     rows = sum(len(line.encode()) + 1 for line in lines[start:end]) - 1
     size = len(text) - after
@@ -258,7 +259,7 @@ def _read_lines(lines: list[str], samples: list[re.Match[str] | None], seen: _Se
 
 
 def _is_wanted_inside(name: str, wanted: frozenset[str] | None) -> bool:
-    """Whether a wanted name begins with this one, so that lines which do need a closer look."""
+    """Tell whether a wanted name begins with this one, so that lines which do need a closer look."""
     ordered = _ordered(wanted or frozenset())
     at = bisect_left(ordered, name)
     return at < len(ordered) and ordered[at].startswith(name)
@@ -280,7 +281,7 @@ def burden(body: bytes | bytearray) -> str:
 
 
 def _unfinished(body: bytes) -> ExpositionError:
-    """Why a body that does not end in a newline is refused: an exposition cut short, or none at all."""
+    """Say why a body that does not end in a newline is refused: an exposition cut short, or none at all."""
     lines = body.decode(errors="replace").split("\n")
     if not body.startswith(b"<") and any(COMMENT.match(line) or is_sound(line) for line in lines):
         return ExpositionError("truncated", f"the body stops inside line {len(lines)}, after {len(body)} bytes")
@@ -290,40 +291,3 @@ def _unfinished(body: bytes) -> ExpositionError:
 def _not_metrics(body: bytes) -> ExpositionError:
     first = body.decode(errors="replace").lstrip().split("\n", 1)[0]
     return ExpositionError("not_metrics", f"not an exposition: it begins with {shown(first)}")
-
-
-def _refuse_cut_family(lines: list[str], end: int) -> None:
-    """A body cut between two lines shows it where it ends in a family's head, a histogram or a summary."""
-    lines = [line for line in lines if line.strip()]
-    comments = [comment for line in lines if (comment := COMMENT.match(line))]
-    if lines and lines[-1].startswith("# EOF"):
-        return
-    if comments and comments[-1].string == lines[-1]:
-        cut = comments[-1][1] == "HELP"
-    else:
-        cut = _is_cut(lines, comments[-1][3] if comments else None)
-    if cut:
-        raise ExpositionError("truncated", f"the body stops inside a family before line {end}")
-
-
-def _is_cut(lines: list[str], kind: str | None) -> bool:
-    """Whether the last series among a family's lines lacks a part that a histogram or summary always has."""
-    last: tuple[str, frozenset[tuple[str, str]]] | None = None
-    parts: set[str] = set()
-    for line in reversed(lines):
-        sample = SAMPLE.match(line)
-        part = sample and _PART.search(sample[1])
-        if sample is None or not part:
-            break
-        try:
-            labels, _, _ = read(line, sample)
-        except ValueError:
-            return False
-        bound = labels.pop("le", "")
-        ident = (sample[1][: part.start()], frozenset(labels.items()))
-        last = last or ident
-        if ident == last:
-            parts.update((part[1], bound))
-    if kind == "histogram" or "bucket" in parts:
-        return last is not None and not parts >= {"+Inf", "sum", "count"}
-    return kind == "summary" and len(parts & {"sum", "count"}) == 1

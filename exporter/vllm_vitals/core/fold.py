@@ -54,7 +54,7 @@ def _grouped(members: Iterable[Member], label: str, missing: str = "") -> dict[s
 
 
 def _peak(values: Values, slots: tuple[int, ...]) -> tuple[float | None, int]:
-    """Gauge >= 0 that every process repeats: the largest."""
+    """Take the largest of a gauge >= 0 that every process repeats."""
     usable = [values[slot] for slot in slots if -TOLERANCE <= values[slot] < LARGEST]
     return max(0.0, *usable) if usable else None, len(slots) - len(usable)
 
@@ -76,7 +76,7 @@ def _earliest(values: Values, slots: tuple[int, ...]) -> tuple[float | None, int
 
 
 def _distinct(values: Values, slots: tuple[int, ...]) -> tuple[tuple[float, ...] | None, int]:
-    """Every value that is said, ascending: several start times are several processes, or several servers."""
+    """Give every value that is said, ascending: several start times are several processes, or several servers."""
     usable = [values[slot] for slot in slots if 0 < values[slot] < LARGEST]
     return tuple(sorted(set(usable))[:MAX_LABEL_VALUES]) or None, len(slots) - len(usable)
 
@@ -90,14 +90,14 @@ def _by_route(members: Sequence[Member]) -> dict[HttpKey, tuple[int, ...]]:
 
 
 def _answers(values: Values, routes: Mapping[HttpKey, tuple[int, ...]]) -> tuple[dict[HttpKey, float] | None, int]:
-    """Answers by route and status class, added over processes; what no route of ours counts is left out."""
+    """Count answers by route and status class, added over processes; what no route of ours counts is left out."""
     folded = {key: _total(values, slots) for key, slots in routes.items()}
     dropped = sum(count for _, count in folded.values())
     return {key: value for key, (value, _) in folded.items() if value is not None}, dropped
 
 
 def _concurrent(values: Values, models: tuple[tuple[int, ...], ...]) -> tuple[float | None, int]:
-    """Requests present: the largest over processes, added over model names (LoRA adapters)."""
+    """Take the largest over processes, added over model names (LoRA adapters)."""
     folded = [_peak(values, slots) for slots in models]
     usable = [value for value, _ in folded if value is not None]
     return sum(usable) if usable else None, sum(dropped for _, dropped in folded)
@@ -150,13 +150,13 @@ def keyed(labels: tuple[str, ...], fold: Fold) -> Fold:
 
 
 def _nonzero(values: Values, slots: tuple[int, ...]) -> tuple[float | None, int]:
-    """A counter that stays 0 where it is switched off: 0 is not known."""
+    """Read a counter that stays 0 where it is switched off: 0 is not known."""
     total, dropped = _total(values, slots)
     return total or None, dropped
 
 
 def _asleep(values: Values, states: Mapping[str, tuple[int, ...]]) -> tuple[bool | None, int]:
-    """Asleep or not, from both shapes of the gauge: one with 1 = asleep, or one a state with awake = 1."""
+    """Tell asleep or not, from both shapes of the gauge: one with 1 = asleep, or one a state with awake = 1."""
     said = {state: _peak(values, slots) for state, slots in states.items()}
     dropped = sum(count for _, count in said.values())
     awake = said.pop("awake", (None, 0))[0]
@@ -181,7 +181,7 @@ class _Buckets:
 
 
 def _buckets(members: Sequence[Member]) -> list[_Buckets] | int:
-    """One `_Buckets` a process, or, where the parts do not make a histogram, how many series are useless."""
+    """Make one `_Buckets` a process, or, where the parts do not make a histogram, how many series are useless."""
     shares: dict[frozenset[tuple[str, str]], list[Member]] = {}
     for member in members:
         ident = frozenset(pair for pair in member.labels.items() if pair[0] != "le")
@@ -195,7 +195,7 @@ def _buckets(members: Sequence[Member]) -> list[_Buckets] | int:
 
 
 def _share(members: Sequence[Member]) -> _Buckets:
-    """Raises KeyError or ValueError where a part is missing or a bound is no number."""
+    """Arrange one process's series. Raises KeyError or ValueError where a part is missing or a bound is no number."""
     slot_of = {float(m.labels["le"]): m.slot for m in members if m.part == "bucket"}
     parts = {m.part: m.slot for m in members if m.part != "bucket"}
     bounds = sorted(slot_of)

@@ -70,19 +70,19 @@ def apply_delta(skeleton: ParsedBody, blocks: Blocks) -> list[int] | None:
 
 
 def _middle(text: bytes, rows: Rows) -> bytes | None:
-    """The lines between head and tail, if those are unchanged."""
+    """Give the lines between head and tail, if those are unchanged."""
     if not (text.startswith(rows.head) and text.endswith(rows.tail)):
         return None
     return text[len(rows.head) : len(text) - len(rows.tail)]
 
 
 def _are_all(lines: bytes, name: bytes) -> bool:
-    """Whether every line begins with the name; text that is not ASCII is left to the decoder."""
+    """Tell whether every line begins with the name; text that is not ASCII is left to the decoder."""
     return lines.isascii() and lines.startswith(name) and lines.count(b"\n") == lines.count(b"\n" + name)
 
 
 def _take(values: list[float], middle: bytes, rows: Rows) -> Iterator[int] | None:
-    """The slots of the values that are new, or None where a line is not its prefix and a plain number."""
+    """Give the slots of the values that are new, or None where a line is not its prefix and a plain number."""
     numbers = list(map(bytes.removeprefix, middle.split(b"\n"), rows.prefixes))
     digits = b"".join(numbers)
     # The length shows that every prefix was there; Python's float allows 1_000, the format does not.

@@ -39,7 +39,7 @@ class Place:
 
     @property
     def server(self) -> "Place":
-        """The place of what this engine shares with the others of its server."""
+        """Give the place of what this engine shares with the others of its server."""
         return Place(self.replica, "", "", self.split)
 
     def shares(self, other: "Place") -> bool:
@@ -112,7 +112,7 @@ def _separate(owned: Sequence[tuple[Family, Series]]) -> Separation:
 
 
 def _ambiguous(owned: Iterable[tuple[Family, Series]], split: Sequence[str]) -> dict[str, set[str]]:
-    """The labels that alone tell series of a family apart, by its field, beyond those in ``split``."""
+    """Find the labels that alone tell series of a family apart, by its field, beyond those in ``split``."""
     groups: defaultdict[tuple[str, str, frozenset[tuple[str, str]]], list[Labels]] = defaultdict(list)
     for family, one in owned:
         known = _known(family).union(split)

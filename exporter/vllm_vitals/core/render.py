@@ -87,7 +87,7 @@ class TargetRenderer:
         self._details: dict[EngineKey, tuple[object, SampleLines]] = {}  # kept while they are the same object
 
     def render(self, snapshot: TargetSnapshot, skew: float = 0.0) -> Families:
-        """Bytes by family. ``skew`` is added to every timestamp (see `vllm_vitals.clock`)."""
+        """Render bytes by family. ``skew`` is added to every timestamp (see `vllm_vitals.clock`)."""
         sheets: dict[EngineKey | str, SeriesBlock] = {}
         parts: dict[str, list[bytes]] = {}
 
@@ -213,14 +213,14 @@ def _readings(lines: SampleLines, readings: Mapping[str, Reading]) -> None:
 
 
 def waiting_by_reason(sample: EngineSample) -> Mapping[str, float]:
-    """Waiting requests by reason; ``unsplit`` where vLLM (before 0.20) does not say why they wait."""
+    """Give waiting requests by reason; ``unsplit`` where vLLM (before 0.20) does not say why they wait."""
     if sample.waiting_by_reason or sample.waiting is None:
         return sample.waiting_by_reason
     return {"unsplit": sample.waiting}
 
 
 def _numeric(value: str) -> float | None:
-    """A setting as a number, where it is one."""
+    """Read a setting as a number, where it is one."""
     try:
         return float(value) if value.isascii() and "_" not in value else None
     except ValueError:
@@ -228,7 +228,7 @@ def _numeric(value: str) -> float | None:
 
 
 def render_samples(samples: Iterable[tuple[str, Mapping[str, str], float]]) -> Families:
-    """Families from (name, labels, value) triples, for what is not about a target."""
+    """Make families from (name, labels, value) triples, for what is not about a target."""
     lines: dict[str, list[str]] = {}
     for name, labels, value in samples:
         if isfinite(value):
@@ -238,7 +238,7 @@ def render_samples(samples: Iterable[tuple[str, Mapping[str, str], float]]) -> F
 
 
 def join(parts: Sequence[Families], openmetrics: bool = False, more: bytes = b"") -> bytes:
-    """The whole exposition: every family once, in the catalogue's order; ``more`` is other text in the same format."""
+    """Join every family once, in the catalogue's order; ``more`` is other text in the same format."""
     body: list[bytes] = []
     for metric in METRICS:
         samples = [part[metric.name] for part in parts if metric.name in part]
@@ -252,7 +252,7 @@ def join(parts: Sequence[Families], openmetrics: bool = False, more: bytes = b""
 
 
 def _header(metric: Metric, openmetrics: bool) -> bytes:
-    """HELP and TYPE. OpenMetrics names a counter's family without ``_total``, and escapes quotes in HELP."""
+    """Write HELP and TYPE. OpenMetrics names a counter's family without ``_total``, and escapes quotes in HELP."""
     name, text = metric.full_name, metric.help.replace("\\", r"\\").replace("\n", r"\n")
     if openmetrics:
         text = text.replace('"', r"\"")

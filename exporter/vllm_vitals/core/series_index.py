@@ -116,7 +116,7 @@ class _FamiliesFound:
     running: set[str] = field(default_factory=set)
 
     def name(self, served: str) -> str:
-        """The served name if it is here, else the commonest of those on num_requests_running, else of all."""
+        """Choose the served name if it is here, else the commonest of those on num_requests_running, else of all."""
         if served in self.models:
             return served
         return max(self.models, key=lambda name: (name in self.running, self.models[name]), default="")
@@ -152,7 +152,7 @@ def index_series(layout: Layout, exposition: Exposition) -> BodyFacts:
 
 
 def _sort(exposition: Exposition, apart: Separation, unread: Unread) -> dict[Place, _FamiliesFound]:
-    """Series by place, family and spelling, without those of families that cannot be read."""
+    """Sort series by place, family and spelling, without those of families that cannot be read."""
     faults: dict[tuple[str, int], Fault] = {}
     for name, fault in exposition.faults.items():
         if name in CONFIG_NAMES:
@@ -186,7 +186,7 @@ def _sort(exposition: Exposition, apart: Separation, unread: Unread) -> dict[Pla
 
 
 def _cells(layout: Layout, found: _FamiliesFound, block_size: float) -> list[FamilySlot]:
-    """One cell a family, from the spelling that is preferred among those present."""
+    """Make one cell a family, from the spelling that is preferred among those present."""
     cells = []
     for ranks in found.families.values():
         chosen = ranks[min(ranks)]
@@ -203,7 +203,7 @@ def _cells(layout: Layout, found: _FamiliesFound, block_size: float) -> list[Fam
 
 
 def _configs(exposition: Exposition, apart: Separation) -> Configs:
-    """The labels of every cache_config_info. It has no model_name, so the engine joins it."""
+    """Find the labels of every cache_config_info. It has no model_name, so the engine joins it."""
     configs: Configs = {}
     for one in exposition.series:
         if one.name in CONFIG_NAMES and one.name not in exposition.faults:
@@ -212,7 +212,7 @@ def _configs(exposition: Exposition, apart: Separation) -> Configs:
 
 
 def _fixed(config: Config, ranks: int, facts: BodyFacts) -> dict[str, Any]:
-    """What an engine's cache configuration says for as long as the server runs.
+    """Give what an engine's cache configuration says for as long as the server runs.
 
     ``num_gpu_blocks`` is the sum over the server's ranks and stands on each of them (vllm/v1/engine/core_client.py).
     """
@@ -235,7 +235,7 @@ def _fixed(config: Config, ranks: int, facts: BodyFacts) -> dict[str, Any]:
 
 
 def _zeros(cells: Iterable[FamilySlot], facts: BodyFacts) -> dict[str, Any]:
-    """Counters that every release has and Ray's agent does not show: it skips ``inc(0)``, so they are 0.
+    """Give the counters that every release has and Ray's agent does not show: it skips ``inc(0)``, so they are 0.
 
     vllm/v1/metrics/ray_wrappers.py. From vLLM itself a family that is not there is absent.
     """
@@ -247,7 +247,7 @@ def _zeros(cells: Iterable[FamilySlot], facts: BodyFacts) -> dict[str, Any]:
 
 
 def _number(text: str | None) -> float | None:
-    """A positive number in a label that may also say "None"."""
+    """Read a positive number in a label that may also say "None"."""
     try:
         number = float(text or "")
     except ValueError:

@@ -17,17 +17,17 @@ _LONGER = (120, 180, 300, 600)
 
 
 def r_windows(config: Config) -> tuple[int, ...]:
-    """The windows that R chooses from, in seconds."""
+    """Give the windows that R chooses from, in seconds."""
     return (fast(config), *(w for w in _LONGER if w > fast(config)))
 
 
 def fast(config: Config) -> int:
-    """The fast window: never below four scrapes, or a rate has too little to stand on."""
+    """Give the fast window: never below four scrapes, or a rate has too little to stand on."""
     return max(int(config.thresholds.fast_window), 4 * config.scrape_seconds)
 
 
 def rules(config: Config) -> tuple[Recording, ...]:
-    """The normalised and the derived series, in the order in which they read each other."""
+    """List the normalised and the derived series, in the order in which they read each other."""
     return (
         *normalised(config),
         *_counts(config),
@@ -44,7 +44,7 @@ def _fold(config: Config) -> Fold:
 
 
 def normalised(config: Config) -> tuple[Recording, ...]:
-    """vLLM's series under our names."""
+    """Record vLLM's series under our names."""
     waiting = raw.latest(config, wire("waiting_by_reason"), keep=("reason",))
     total = raw.latest(config, wire("waiting"))
     unsplit = f'label_replace({total}, "reason", "unsplit", "", "")'
@@ -88,12 +88,12 @@ _HELPERS: tuple[tuple[str, tuple[Wire, ...], tuple[str, ...]], ...] = (
 
 
 def _per_window(record: str, what: str, config: Config) -> tuple[Recording, ...]:
-    """``what`` over each window that R may choose (see `_over`)."""
+    """Record ``what`` over each window that R may choose (see `_over`)."""
     return tuple(Recording(f"{record}:increase{w}s", _over(config, w, what)) for w in r_windows(config))
 
 
 def _over(config: Config, window: int, what: str) -> str:
-    """``what`` with RANGE and its length SPAN filled in; a rate times SPAN is an increase (see `Fold.rate`)."""
+    """Write ``what`` with RANGE and its length SPAN filled in; a rate times SPAN is an increase (see `Fold.rate`)."""
     fold = _fold(config)
     return what.replace("RANGE", fold.range(window)).replace("SPAN", str(fold.span(window)))
 
@@ -239,7 +239,7 @@ def _work(config: Config) -> tuple[Recording, ...]:
 
 
 def waiting_total(config: Config, ago: int = 0) -> str:
-    """Waiting requests of every reason, per victim, ``ago`` seconds back."""
+    """Write the waiting requests of every reason, per victim, ``ago`` seconds back."""
     return f"sum {by(config.identity)} ({_fold(config).gauge('requests_waiting', offset=ago, keep=('reason',))})"
 
 

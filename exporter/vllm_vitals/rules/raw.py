@@ -13,14 +13,14 @@ from vllm_vitals.vllm.family import Wire
 
 
 def either(*names: Sequence[Wire]) -> tuple[Wire, ...]:
-    """Names of several quantities, for where any of them says it."""
+    """Join the names of several quantities, for where any of them says it."""
     return tuple(name for group in names for name in group)
 
 
 def folded(
     config: Config, names: Sequence[Wire], *matchers: str, function: str, window: str, keep: Sequence[str] = ()
 ) -> str:
-    """``function`` over ``window`` of the first of ``names`` that a victim has, under any spelling."""
+    """Write ``function`` over ``window`` of the first of ``names`` that a victim has, under any spelling."""
     choices = []
     for name in names:
         for prefix in config.spellings:
@@ -33,6 +33,6 @@ def folded(
 
 
 def latest(config: Config, names: Sequence[Wire], *matchers: str, keep: Sequence[str] = ()) -> str:
-    """The last value within three scrapes, so that one missed scrape leaves no hole."""
+    """Write the last value within three scrapes, so that one missed scrape leaves no hole."""
     window = Fold(config.identity, config.evaluation_seconds).range(3 * config.scrape_seconds)
     return folded(config, names, *matchers, function="last_over_time", window=window, keep=keep)

@@ -69,22 +69,22 @@ class Family:
 
     @property
     def spellings(self) -> tuple[tuple[Wire, Name], ...]:
-        """Every name on the wire: Ray also exports a counter as a gauge without ``_total``, some writers only that."""
+        """List every name on the wire: Ray also shows a counter without ``_total``, some writers only that."""
         ends = ("_total", "") if self.kind == "counter" else ("",)
         return tuple((Wire(name.text + end), name) for name in self.names for end in ends)
 
     @property
     def is_histogram(self) -> bool:
-        """Whether it has buckets, a sum and a count."""
+        """Tell whether it has buckets, a sum and a count."""
         return self.kind == "histogram"
 
     def wire(self, part: str = "") -> tuple[Wire, ...]:
-        """Every name on the wire as vLLM itself writes it, preferred first; of a histogram the ``part``."""
+        """List every name on the wire as vLLM itself writes it, preferred first; of a histogram the ``part``."""
         end = "_total" if self.kind == "counter" else part and "_" + part
         return tuple(Wire(name.text + end) for name in self.names)
 
     def bounds(self, max_model_len: int) -> tuple[float, ...]:
-        """The default bucket bounds of a server with this context length."""
+        """Give the default bucket bounds of a server with this context length."""
         return self.buckets(max_model_len) if callable(self.buckets) else self.buckets
 
 

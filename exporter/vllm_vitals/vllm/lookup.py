@@ -50,28 +50,28 @@ WANTED = CONFIG_NAMES.union(WIRE)
 
 
 def family(field: str) -> Family:
-    """The row of a field. Raises KeyError for one that is not in the table."""
+    """Find the row of a field. Raises KeyError for one that is not in the table."""
     return _BY_FIELD[field]
 
 
 def wire(field: str, part: str = "") -> tuple[Wire, ...]:
-    """Every name of a quantity without prefix, newest first; of a histogram the ``part`` (bucket, sum, count)."""
+    """List every name of a quantity without prefix, newest first; of a histogram the ``part`` (bucket, sum, count)."""
     return family(field).wire(part)
 
 
 def served(field: str, version: str) -> tuple[Wire, ...]:
-    """The names, without prefix, under which one release exposes a quantity; none where it does not."""
+    """List the names, without prefix, under which one release exposes a quantity; none where it does not."""
     row = family(field)
     return tuple(name for name, spelt in zip(row.wire(), row.names, strict=True) if spelt.served(version))
 
 
 def prefix_of(name: str) -> str:
-    """The prefix that makes a name vLLM's, or ""."""
+    """Find the prefix that makes a name vLLM's, or ""."""
     return next((prefix for prefix in PREFIXES if name.startswith(prefix)), "")
 
 
 def stem(name: str) -> str:
-    """A wire name without prefix and suffixes: one word a family, however it is exposed."""
+    """Strip a wire name of prefix and suffixes: one word a family, however it is exposed."""
     name = name[len(prefix_of(name)) :]
     for _ in range(MAX_SUFFIXES):
         if name.endswith(_SUFFIXES):
@@ -80,7 +80,7 @@ def stem(name: str) -> str:
 
 
 def stems(row: Family) -> set[str]:
-    """The stems of a family's names."""
+    """Give the stems of a family's names."""
     return {stem(name.text) for name in row.names}
 
 
@@ -89,12 +89,12 @@ KNOWN_STEMS = frozenset(word for row in (*FAMILIES, *UNREAD) for word in stems(r
 
 
 def is_known(name: str) -> bool:
-    """Whether a stem belongs to a family that some vLLM release exposes."""
+    """Tell whether a stem belongs to a family that some vLLM release exposes."""
     return name in KNOWN_STEMS or name.startswith(UNREAD_PREFIXES)
 
 
 def _signs() -> dict[str, str]:
-    """What only V1 has, the newest first: a stem, or a label of its own, and the release that brought it."""
+    """List what only V1 has, the newest first: a stem, or a label of its own, and the release that brought it."""
     names = [name for row in (*FAMILIES, *UNREAD) for name in row.names]
     old = {stem(name.text) for name in names if name.v0}
     brought = {stem(name.text): name.since for name in names if stem(name.text) not in old}
@@ -111,6 +111,6 @@ _V0_SIGNS = stems(family("preemptions")).union(
 
 
 def era(words: frozenset[str], labels: frozenset[str]) -> str:
-    """The era whose spellings were seen: v0, v1, unknown, or v1>=X where X is the release of the newest one."""
+    """Name the era whose spellings were seen: v0, v1, unknown, or v1>=X where X is the release of the newest one."""
     signs = words | {"label:" + label for label in labels}
     return next((name for sign, name in _SIGNS.items() if sign in signs), "v0" if signs & _V0_SIGNS else "unknown")

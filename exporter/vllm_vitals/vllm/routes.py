@@ -34,7 +34,7 @@ class HttpKey(NamedTuple):
 
 
 def counted(labels: Mapping[str, str]) -> HttpKey | None:
-    """The key of one series of ``http_requests_total``, None where it says nothing about an engine.
+    """Find the key of one series of ``http_requests_total``, None where it says nothing about an engine.
 
     The status is a class where statuses are grouped (vLLM's way), or a code.
     """

@@ -29,7 +29,7 @@ def write(out: Path, texts: Mapping[str, str]) -> None:
 
 
 def drift(out: Path, texts: Mapping[str, str], strays: Iterable[str] = ()) -> list[str]:
-    """One unified diff a file that is missing or differs, one line a file matching ``strays`` that nothing writes."""
+    """Return a diff per file that is missing or differs, and a line per file of ``strays`` that nothing writes."""
     found = []
     for name, text in texts.items():
         path = out / name

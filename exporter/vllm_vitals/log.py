@@ -48,14 +48,14 @@ class _Libraries(logging.Handler):
     """
 
     def emit(self, record: logging.LogRecord) -> None:
-        """One event."""
+        """Write one event."""
         words = str(record.msg).partition("\n")[0][:200]
         error = record.exc_info[0].__name__ if record.exc_info and record.exc_info[0] else ""
         get_logger().error("library_failed", library=record.name, what=words, error=error)
 
 
 def get_logger() -> Logger:
-    """The program's logger, bound now: a lazy one is set up anew for each of the debug lines that nobody reads."""
+    """Return the program's logger, bound now: a lazy one is set up anew for each debug line that is not written."""
     logger: Logger = structlog.get_logger().bind()
     return logger
 

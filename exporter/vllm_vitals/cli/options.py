@@ -49,7 +49,7 @@ DURATION = Duration()
 
 
 def as_typed(context: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """A duration as it was typed, for the config to read; refused here, where the option has its name."""
+    """Check a duration and return it as typed, for the config to read; errors name the option here."""
     if value is not None:
         DURATION.convert(value, param, context)
     return value
@@ -87,7 +87,7 @@ ACCESS_OPTIONS = (
 
 
 def decorated(command: Callable[..., Any], options: tuple[Callable[..., Any], ...]) -> Callable[..., Any]:
-    """A command with options, in their order."""
+    """Add options to a command, in their order."""
     for option in reversed(options):
         command = option(command)
     return command
@@ -155,7 +155,7 @@ def say_notes(config: Config) -> None:
 
 
 def _with(listed: list[Any], urls: tuple[str, ...], access: Access) -> list[Any]:
-    """The targets with those of the command line among them, each server once."""
+    """Return the targets with those of the command line among them, each server once."""
     entries = list(listed)
     places = {where.url: index for index, entry in enumerate(entries) if (where := _address(entry)) is not None}
     for url in urls:
@@ -174,7 +174,7 @@ def _with(listed: list[Any], urls: tuple[str, ...], access: Access) -> list[Any]
 
 
 def _address(entry: object) -> Address | None:
-    """The address of an entry of ``targets``, where it has one that can be read."""
+    """Return the address of an entry of ``targets``, where it has one that can be read."""
     text = entry.get("url") if isinstance(entry, dict) else entry
     try:
         return parse_address(text) if isinstance(text, str) else None

@@ -58,7 +58,7 @@ def record(
 
 
 def _target(url: str | None, file: Path | None, access: Access) -> Target:
-    """The one server to record."""
+    """Return the one server to record."""
     named = {} if file is None else {target.name: target for target in configured(file, (), {}).targets}
     if url in named and not access:
         return named[url]
@@ -74,7 +74,7 @@ def _target(url: str | None, file: Path | None, access: Access) -> Target:
 
 
 def _same(url: str, targets: tuple[Target, ...]) -> Target:
-    """The target of the config whose address a URL is."""
+    """Return the target of the config whose address a URL is."""
     address = parse_address(url)
     return next(target for target in targets if target.url == address.url)
 

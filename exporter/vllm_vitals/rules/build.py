@@ -33,7 +33,7 @@ from vllm_vitals.vllm.lookup import family
 
 
 def rules(config: Config, modes: frozenset[str] = frozenset(MODES)) -> dict[str, tuple[Group, ...]]:
-    """Groups by file name without its ending. Without the daemon, alerts that need it are left out."""
+    """Return groups by file name without its ending. Without the daemon, alerts that need it are left out."""
     step = config.evaluation_seconds
     files: dict[str, tuple[Group, ...]] = {
         "recording": (
@@ -61,13 +61,13 @@ def _before(config: Config) -> tuple[Recording, ...]:
 
 
 def findings(config: Config, files: Mapping[str, tuple[Group, ...]]) -> list[str]:
-    """What the linter says of all files together."""
+    """Lint all files together; return the findings."""
     every = tuple(g for groups in files.values() for g in groups)
     return [str(finding) for finding in lint(config, every, frozenset(runbook.GUIDANCE))]
 
 
 def outputs(config: Config, modes: frozenset[str] = frozenset(MODES), operator: bool = False) -> dict[str, str]:
-    """Every file to write, by path relative to the output directory."""
+    """Return every file to write, by path relative to the output directory."""
     files = rules(config, modes)
     texts = {f"{name}.yml": _rule_file(name, groups, operator) for name, groups in files.items()}
     texts["alertmanager.yml"] = dump(routing.document(config))
@@ -88,7 +88,7 @@ def _rule_file(name: str, groups: tuple[Group, ...], operator: bool) -> str:
 
 
 def note_on_links(config: Config) -> str:
-    """One line where the runbook links of these alerts open nowhere but in a checkout; else nothing."""
+    """Return one line where the runbook links of these alerts open nowhere but in a checkout; else nothing."""
     if urlsplit(config.runbook_base).scheme in ("http", "https"):
         return ""
     return (
@@ -98,7 +98,7 @@ def note_on_links(config: Config) -> str:
 
 
 def notes_on_slos(config: Config) -> list[str]:
-    """One line for each SLO whose time lies between vLLM's buckets: no series says how many requests met it."""
+    """Return one line for each SLO whose time lies between vLLM's buckets: no series says how many requests met it."""
     notes = []
     for slo_ in config.slos:
         bounds = family(HISTOGRAM_OF[slo_.indicator]).bounds(max_model_len=0)
@@ -113,6 +113,6 @@ def notes_on_slos(config: Config) -> list[str]:
 
 
 def notes(config: Config, *, published: bool) -> list[str]:
-    """What a person should know of a build; ``published``: it is for a site, whose readers have no checkout."""
+    """Return notes on a build; ``published``: it is for a site, whose readers have no checkout."""
     link = note_on_links(config) if published else ""
     return [*notes_on_slos(config), *([link] if link else [])]

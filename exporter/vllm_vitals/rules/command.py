@@ -10,7 +10,7 @@ from vllm_vitals.generated import config_option, drift, mode_option, needing_pac
 
 
 def _options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What build and check take alike."""
+    """Add the options that build and check share."""
     form = click.option(
         "--format", "form", type=click.Choice(["prometheus", "operator"]), default="prometheus", show_default=True,
         help="Rule files, or PrometheusRule objects for the operator.",
@@ -42,7 +42,7 @@ def check(path: Path | None, modes: frozenset[str], form: str, out: Path) -> Non
 
 
 def _generated(path: Path | None, modes: frozenset[str], form: str) -> tuple[dict[str, str], list[str]]:
-    """The texts, and what a person should know of them."""
+    """Return the texts, and notes on them."""
     with needing_packages():
         from vllm_vitals.config import section  # noqa: PLC0415
         from vllm_vitals.config.alerts import Config  # noqa: PLC0415

@@ -36,7 +36,7 @@ def rules(config: Config) -> tuple[Recording, ...]:
 
 
 def _fits(config: Config) -> str:
-    """A quarter off max_num_seqs, if running reaches it; else a share of what ran while the cache was full.
+    """Return 25 % less than max_num_seqs where running reaches it, else a share of what ran while the cache was full.
 
     Where that made nothing, it is a share of what was present before the first preemption.
     """

@@ -63,7 +63,7 @@ def evidence(config: Config) -> str:
 
 
 def spiral_proofs(config: Config) -> str:
-    """Which of the three proofs of a death spiral holds now (`core.state_machine`), each number with its limit."""
+    """Return which proof of a death spiral holds now (`core.state_machine`), each number with its threshold."""
     limits, step = config.thresholds, config.evaluation_seconds
     tokens = f"{metric('generation_tokens_total')}{{@}}"
     grew = f"max(max_over_time(timestamp({tokens} > {tokens} offset {step}s)[1h:{step}s]))"
@@ -91,7 +91,7 @@ def spiral_proofs(config: Config) -> str:
 
 
 def _moved(name: str, unit: str, to: str = "") -> str:
-    """A number before and now; only now where it was not watched before."""
+    """Return a number before and now; only now where it was not watched before."""
     return f"{when(before(name), f'{ask(before(name), unit)} before, ')}{ask(to or now(name), unit)} now"
 
 
@@ -105,13 +105,13 @@ def load() -> str:
 
 
 def versions() -> str:
-    """The releases that this server said it runs within the last hour."""
+    """Return the releases that this server reported within the last hour."""
     seen = f'count by (version) (last_over_time({metric("server_info")}{{^,version!=""}}[1h]))'
     return each(seen, "{{ .Labels.version }}", "unknown")
 
 
 def unknowns() -> str:
-    """What this server or this producer does not say."""
+    """Return what this server or producer does not expose."""
     missing = (
         ("preemptions_per_completion", "R (fewer than 20 finished in 10 minutes); "),
         ("repeat_preemption_ratio", "repeat share (needs vLLM 0.30); "),
@@ -124,7 +124,7 @@ def unknowns() -> str:
 
 
 def engines(*states: State) -> str:
-    """How many of the model's engines are in trouble."""
+    """Return how many of the model's engines are in trouble."""
     which = "|".join(states)
     bad = f'count(max by (target, engine) ({metric("state")}{{&,state=~"{which}"}}) == 1)'
     total = f"count(count by (target, engine) ({metric('state')}{{&}}))"
@@ -132,7 +132,7 @@ def engines(*states: State) -> str:
 
 
 def burn_line(config: Config) -> str:
-    """How fast each SLO of the model burns."""
+    """Return how fast each SLO of the model burns."""
     if not config.slos:
         return "SLO burn: no SLO is configured."
     name = slo.burn(3600)
@@ -141,7 +141,7 @@ def burn_line(config: Config) -> str:
 
 
 def cap() -> str:
-    """The cap to set at the gateway, as it was known last; the page outlasts the evictions."""
+    """Return the cap to set at the gateway, as it was known last; the page outlasts the evictions."""
     known = f"max(last_over_time({CAP}{{@}}[10m]))"
     return when(
         known, f"to {ask(known, COUNT)}", "by a quarter, then again until preemptions end (how many fit is unknown)"
@@ -149,7 +149,7 @@ def cap() -> str:
 
 
 def knobs() -> str:
-    """What the advice table says for the next restart."""
+    """Return the advice for the next restart."""
     knob = f'max by (knob, direction) ({metric("advice")}{{@,knob!~"{"|".join(NOW_KNOBS)}"}}) == 1'
     fallback = (
         "max_num_seqs down to the cap above; with long inputs rather scheduler_reserve_full_isl on (vLLM 0.19), then "
@@ -159,7 +159,7 @@ def knobs() -> str:
 
 
 def first_step() -> str:
-    """What to do now about evictions that feed on themselves."""
+    """Return what to do now about a preemption loop."""
     return (
         f"DO NOW, no restart: cap concurrency for this engine at the gateway {cap()}; shed or postpone batch work; "
         "add a replica if you have one. It works if preemptions stop and useful tokens/s rise within two minutes.\n"
@@ -167,12 +167,12 @@ def first_step() -> str:
 
 
 def next_restart() -> str:
-    """The one knob for later."""
+    """Return the one knob for later."""
     return f"At the next restart, one knob: {knobs()}. Do not lower gpu_memory_utilization: that shrinks the cache."
 
 
 def canaries() -> str:
-    """What became of the last canaries to this server; none is sent unless the exporter's config says so."""
+    """Return what became of the last canaries to this server; none is sent unless the exporter's config says so."""
     sent = metric("canary_requests_total")
     ended = {
         outcome: ask(f'max(increase({sent}{{^,outcome="{outcome}"}}[5m]))', COUNT) for outcome in ("ok", "timeout")

@@ -15,7 +15,7 @@ MODEL = 'model_name="MODEL"'
 
 
 def victim(name: str, more: str = "") -> str:
-    """The victim's own series, folded over producers."""
+    """Return the victim's own series, folded over producers."""
     return f"max({metric(name)}{{{VICTIM}{more}}})"
 
 

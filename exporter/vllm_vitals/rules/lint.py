@@ -49,7 +49,7 @@ class Finding:
 
 
 def lint(config: Config, groups: tuple[Group, ...], runbooks: frozenset[str]) -> list[Finding]:
-    """Every finding over all groups; empty when the rules are fit to ship."""
+    """Return every finding over all groups; empty when the rules are fit to ship."""
     found = [f for g in groups for f in _group(g)] + list(_duplicates(groups)) + list(_circles(groups))
     recorded = {r.record for g in groups for r in g.rules if isinstance(r, Recording)}
     read: set[str] = set()
@@ -68,7 +68,7 @@ def lint(config: Config, groups: tuple[Group, ...], runbooks: frozenset[str]) ->
 
 
 def nodes(expr: str) -> Iterator[tuple[Any, tuple[Any, ...]]]:
-    """Every node of a parsed expression, with its ancestors."""
+    """Yield every node of a parsed expression, with its ancestors."""
     stack: list[tuple[Any, tuple[Any, ...]]] = [(pq.parse(expr), ())]
     while stack:
         node, parents = stack.pop()
@@ -79,7 +79,7 @@ def nodes(expr: str) -> Iterator[tuple[Any, tuple[Any, ...]]]:
 
 
 def metrics_of(expr: str) -> set[str]:
-    """Names of all series that an expression selects."""
+    """Return names of all series that an expression selects."""
     return {node.name for node, _ in nodes(expr) if isinstance(node, pq.VectorSelector) and node.name}
 
 
@@ -106,7 +106,7 @@ def _duplicates(groups: tuple[Group, ...]) -> Iterator[Finding]:
 
 
 def _circles(groups: tuple[Group, ...]) -> Iterator[Finding]:
-    """Records that read themselves, directly or through others."""
+    """Find records that read themselves, directly or through others."""
     reads: dict[str, set[str]] = {}
     for rule in (r for g in groups for r in g.rules):
         if isinstance(rule, Recording):
@@ -123,7 +123,7 @@ def _circles(groups: tuple[Group, ...]) -> Iterator[Finding]:
 
 
 def _names(node: Any) -> set[str]:
-    """The names that the series of an expression may have over time, in VictoriaMetrics, which keeps more of them."""
+    """Return the names that an expression's series may have over time in VictoriaMetrics, which keeps more of them."""
     if isinstance(node, pq.ParenExpr):
         return _names(node.expr)
     if isinstance(node, pq.VectorSelector):
@@ -247,7 +247,7 @@ def _alert(config: Config, alert: Alert, runbooks: frozenset[str]) -> list[Findi
 
 
 def _kept(alert: Alert) -> set[str]:
-    """Labels that the outermost aggregation adds to the scope's."""
+    """Return labels that the outermost aggregation adds to the scope's."""
     outer = [
         n
         for n, parents in nodes(alert.expr)
@@ -263,7 +263,7 @@ def _is_comparison(node: Any) -> bool:
 
 
 def queries_of(alert: Alert) -> list[str]:
-    """The PromQL inside an alert's templates, with a stand-in for every value."""
+    """Return the PromQL inside an alert's templates, with a stand-in for every value."""
     found = []
     for text in _texts(alert):
         for query in re.findall(r"with (?:printf )?`([^`]*)`[^|}]*\| query", text):

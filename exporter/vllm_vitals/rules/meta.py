@@ -20,13 +20,13 @@ _LONGEST_INTERVAL, _LOOK = 30, 300
 
 
 def recordings() -> tuple[Recording, ...]:
-    """The memory of exporters that were there."""
+    """Return the memory of exporters that were there."""
     info = metric("build_info")
     return (Recording(_GONE, f"count(last_over_time({info}[1h])) and on () absent({info})"),)
 
 
 def alerts(config: Config) -> tuple[Alert, ...]:
-    """All of them."""
+    """Return all of them."""
     return (_down(config), _seldom(config), _stale(config), _unknown(config), _watchdog())
 
 

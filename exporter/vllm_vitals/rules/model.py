@@ -106,7 +106,7 @@ def dump(document: Mapping[str, Any], header: str = HEADER) -> str:
 
 
 def rule_dict(rule: Alert | Recording) -> dict[str, Any]:
-    """A rule as Prometheus reads it."""
+    """Return a rule as Prometheus reads it."""
     if isinstance(rule, Recording):
         out: dict[str, Any] = {"record": rule.record, "expr": rule.expr}
         return out | ({"labels": dict(rule.labels)} if rule.labels else {})
@@ -120,7 +120,7 @@ def rule_dict(rule: Alert | Recording) -> dict[str, Any]:
 
 
 def groups_dict(groups: tuple[Group, ...]) -> dict[str, Any]:
-    """Groups as Prometheus reads them (no group labels: 2.42 rejects them)."""
+    """Return groups as Prometheus reads them (no group labels: 2.42 rejects them)."""
     return {
         "groups": [
             {"name": g.name, "interval": duration(g.interval), "rules": [rule_dict(r) for r in g.rules]}

@@ -34,7 +34,7 @@ def preempted(config: Config, level: float = 1) -> str:
 
 
 def answers(config: Config) -> str:
-    """Keeps engines whose server answered its latest scrape."""
+    """Return a condition that keeps engines whose server answered its latest scrape."""
     return f"{on(config.target_identity)} ({metric('target_up')} == 1)"
 
 
@@ -101,7 +101,7 @@ def _spiral(config: Config) -> tuple[Recording, ...]:
 
 
 def _collapsed(config: Config, level: float) -> str:
-    """Generation fell to a share of what it was before the first preemption, under no less work of like lengths."""
+    """Return where generation fell to a share of that before the first preemption, under no less and like work."""
     identity = on(config.identity)
     share = number(config.thresholds.spiral_generation_share / level)
     alike = " ".join(
@@ -117,7 +117,7 @@ def _collapsed(config: Config, level: float) -> str:
 
 
 def _calm(config: Config, generated: str) -> tuple[Recording, ...]:
-    """What the engine did in the ten minutes before the first preemption of an episode."""
+    """Return what the engine did in the ten minutes before the first preemption of an episode."""
     window = _fold(config).range(config.thresholds.slow_window)
     return (
         Recording("engine:vllm_generation:rate", generated),

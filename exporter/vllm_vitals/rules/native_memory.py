@@ -24,13 +24,13 @@ def _fold(config: Config) -> Fold:
 
 
 def earlier(config: Config, series: str, evaluations: int, function: str = "last_over_time", window: str = "") -> str:
-    """``function`` of a series over ``window``, as it was so many evaluations ago."""
+    """Return ``function`` of a series over ``window``, as it was so many evaluations ago."""
     fold = _fold(config)
     return f"{function}({series}{window or fold.range(_PAUSE)} offset {evaluations * config.evaluation_seconds}s)"
 
 
 def _at(config: Config, event: str) -> str:
-    """The time, while ``event`` is true."""
+    """Return the time, while ``event`` is true."""
     return f"max {by(config.identity)} ({event}) * 0 + time()"
 
 
@@ -76,12 +76,12 @@ def before_preemption(
 
 
 def calm(config: Config, name: str) -> str:
-    """What `before_preemption` wrote last."""
+    """Return the last value that `before_preemption` wrote."""
     return f"last_over_time(engine:vllm_{name}:calm{_fold(config).range(KEPT)})"
 
 
 def changed(config: Config, record: str, series: str) -> Recording:
-    """When the number in ``series`` last became another, or first was there: read the newest within `KEPT_SINCE`."""
+    """Return when ``series`` last changed or first existed: read the newest within `KEPT_SINCE`."""
     step = config.evaluation_seconds
     same, before = (f"{series} == {earlier(config, series, ago)}" for ago in (1, 2))
     other = f"({series} unless ({same} and {before}))"

@@ -25,7 +25,7 @@ _CHANGED = "engine:vllm_state:changed"
 
 
 def rules(config: Config) -> tuple[Recording, ...]:
-    """The states, in the order in which they read each other."""
+    """Return the states, in the order in which they read each other."""
     return (
         *_presence(config),
         *_progress(config),
@@ -40,7 +40,7 @@ def _fold(config: Config) -> Fold:
 
 
 def _presence(config: Config) -> tuple[Recording, ...]:
-    """Which engines exist or did so lately, and whether their target answers."""
+    """Return which engines exist or did so lately, and whether their target answers."""
     fold = _fold(config)
     target = by(config.target_identity)
     last = f"max_over_time({_PRESENT}{fold.range(REMEMBERED)})"
@@ -150,7 +150,7 @@ def _others(config: Config) -> tuple[Recording, ...]:
 
 
 def _verdict(config: Config) -> tuple[Recording, ...]:
-    """The worst condition that holds, once per engine; then every state as 0 or 1."""
+    """Return the worst condition that holds, once per engine; then every state as 0 or 1."""
     limits, identity = config.thresholds, by(config.identity)
     known = f"{metric('preemptions_per_second')} or {metric('useful_tokens_per_second')}"
     window = _fold(config).range(fast(config))

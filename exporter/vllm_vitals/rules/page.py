@@ -43,7 +43,7 @@ _LOOP = 5
 
 
 def alerts(config: Config) -> tuple[Alert, ...]:
-    """All pages."""
+    """Return all pages."""
     patient = interactive(config)
     burns = tuple(a for a in slo.alerts(config, *patient) if a.severity is Severity.PAGE)
     return (_death_spiral(config), _stalled(config), _unavailable(config), *burns, _thrashing(config, patient))

@@ -11,7 +11,7 @@ from vllm_vitals.catalog import BY_NAME
 
 
 def metric(name: str) -> str:
-    """The full name of a catalogue entry; a histogram's ``_bucket``, ``_count`` and ``_sum`` belong to it.
+    """Return the full name of a catalogue entry; a histogram's ``_bucket``, ``_count`` and ``_sum`` belong to it.
 
     Raises KeyError, so that a name that nobody serves stops the build.
     """
@@ -25,7 +25,7 @@ def metric(name: str) -> str:
 
 
 def number(value: float) -> str:
-    """A number without float noise."""
+    """Return a number without float noise."""
     return f"{value:.12g}"
 
 
@@ -62,27 +62,27 @@ class Fold:
     step: int
 
     def range(self, seconds: float) -> str:
-        """A range of at least ``seconds``: a multiple of the interval plus one second.
+        """Return a range of at least ``seconds``: a multiple of the interval plus one second.
 
         A range that ends on the grid holds one sample more in Prometheus 2 than in 3 (left-open).
         """
         return f"[{self.span(seconds)}s]"
 
     def span(self, seconds: float) -> int:
-        """The length of that range (s)."""
+        """Return the length of that range (s)."""
         return -(-int(seconds) // self.step) * self.step + 1
 
     def gauge(
         self, name: str, *matchers: str, over: str = "", seconds: float = 0, offset: float = 0, keep: Sequence[str] = ()
     ) -> str:
-        """One value per victim of a gauge, or of ``over`` (``max_over_time``, ...) of it."""
+        """Return one value per victim of a gauge, or of ``over`` (``max_over_time``, ...) of it."""
         shift = f" offset {duration(offset)}" if offset else ""
         series = selector(metric(name), *matchers)
         inner = f"{over}({series}{self.range(seconds)}{shift})" if over else series + shift
         return f"max {by((*self.labels, *keep))} ({inner})"
 
     def rate(self, name: str, *matchers: str, seconds: float, function: str = "rate", keep: Sequence[str] = ()) -> str:
-        """One rate (or ``increase``) per victim of a counter, or of a histogram's count.
+        """Return one rate (or ``increase``) per victim of a counter, or of a histogram's count.
 
         The increase is the rate times the range, as Prometheus has it: VictoriaMetrics' own increase() is larger by
         what happened since the sample before the range, and takes a counter's first value for an increase.

@@ -87,7 +87,7 @@ def _route(severity: Severity, **times: str) -> dict[str, Any]:
 
 
 def _ladder(config: Config) -> dict[str, Any]:
-    """The page of an alert silences its ticket."""
+    """Let the page of an alert silence its ticket."""
     return {
         "source_matchers": ['severity="page"'],
         "target_matchers": ['severity="ticket"'],

@@ -19,7 +19,7 @@ KEEP = 900  # a ticket outlasts a quarter of an hour's pause
 
 
 def fold(config: Config, scope: Scope = Scope.ENGINE) -> Fold:
-    """Reads one series per victim of this scope."""
+    """Return a fold that reads one series per victim of this scope."""
     return Fold(scope_labels(config, scope), config.evaluation_seconds)
 
 
@@ -52,7 +52,7 @@ def ticket(
     scope: Scope = Scope.ENGINE,
     keep: int = KEEP,
 ) -> Alert:
-    """A ticket of this scope; its text may use every sentence of `text`."""
+    """Return a ticket of this scope; its text may use every sentence of `text`."""
     return Alert(
         name,
         Severity.TICKET,

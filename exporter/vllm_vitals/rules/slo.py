@@ -34,12 +34,12 @@ GOOD, TOTAL = "model:vllm_vitals_slo_good:rate5m", "model:vllm_vitals_slo_total:
 
 
 def burn(window: int) -> str:
-    """The record of how fast the budget burns over ``window`` seconds (1 is just sustainable)."""
+    """Return the record of how fast the budget burns over ``window`` seconds (1 is just sustainable)."""
     return f"model:vllm_vitals_slo_burn:ratio{duration(window)}"
 
 
 def _per_model(config: Config, slo: Slo, le: str) -> str:
-    """Requests a second at or below a bucket: the daemon's series, else vLLM's own; folded, then summed over engines.
+    """Return requests/s at or below a bucket: the daemon's series, else vLLM's own; folded, then summed over engines.
 
     Those of targets whose users can wait are in no promise.
     """
@@ -88,7 +88,7 @@ def burning(config: Config, slo: Slo, severity: Severity, *matchers: str) -> str
 
 
 def alerts(config: Config, *patient: str) -> tuple[Alert, ...]:
-    """One alert per SLO and severity; ``patient`` are matchers that leave batch services out."""
+    """Return one alert per SLO and severity; ``patient`` are matchers that leave batch services out."""
     return tuple(
         _alert(config, slo, severity, patient) for slo in config.slos for severity in (Severity.PAGE, Severity.TICKET)
     )

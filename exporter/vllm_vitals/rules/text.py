@@ -17,7 +17,7 @@ PLAIN = "humanize"
 
 
 def scope_labels(config: Config, scope: Scope) -> tuple[str, ...]:
-    """The labels that an alert of this scope carries from its expression."""
+    """Return the labels that an alert of this scope carries from its expression."""
     return {
         Scope.ENGINE: config.identity,
         Scope.SERVER: tuple(name for name in config.identity if name != "engine"),
@@ -29,7 +29,7 @@ def scope_labels(config: Config, scope: Scope) -> tuple[str, ...]:
 
 
 def preamble(config: Config, scope: Scope) -> str:
-    """Defines ``$e``, ``$m`` and ``$t``: PromQL matchers of the victim, of its model and of its server."""
+    """Define ``$e``, ``$m`` and ``$t``: PromQL matchers of the victim, of its model and of its server."""
     victim = scope_labels(config, scope)
     model = tuple(name for name in victim if name in config.model_identity)
     target = tuple(name for name in victim if name in config.target_identity)
@@ -43,7 +43,7 @@ def _define(variable: str, labels: tuple[str, ...]) -> str:
 
 
 def label(name: str) -> str:
-    """A label of the alert."""
+    """Return a label of the alert."""
     return f"{{{{ $labels.{name} }}}}"
 
 
@@ -53,7 +53,7 @@ def _printf(expression: str) -> str:
 
 
 def ask(expression: str, show: str = PLAIN, unknown: str = "unknown") -> str:
-    """The first value of ``expression``, or ``unknown``; never NaN, which compares false with everything."""
+    """Return the first value of ``expression``, or ``unknown``; never NaN, which compares false with everything."""
     return (
         f"{{{{ with {_printf(f'({expression}) >= 0')} | query }}}}{{{{ . | first | value | {show} }}}}{{{{"
         f" else }}}}{unknown}{{{{ end }}}}"

@@ -7,6 +7,6 @@ from vllm_vitals.rules.selectors import interactive
 
 
 def alerts(config: Config) -> tuple[Alert, ...]:
-    """All tickets about engines, models and workloads."""
+    """Return all tickets about engines, models and workloads."""
     burns = tuple(alert for alert in slo.alerts(config, *interactive(config)) if alert.severity is Severity.TICKET)
     return (*ticket_load.alerts(config), *ticket_answers.alerts(config), *ticket_presence.alerts(config), *burns)

@@ -16,7 +16,7 @@ _REMEMBERED = 7200  # s: how long the mean length of answers is known after the 
 
 
 def alerts(config: Config) -> tuple[Alert, ...]:
-    """All of them."""
+    """Return all of them."""
     return (
         _truncated(config),
         _reasoning(config),

@@ -30,7 +30,7 @@ ENGINE = "vllm-vitals-engine"
 
 
 def alerts(config: Config) -> tuple[Alert, ...]:
-    """All of them."""
+    """Return all of them."""
     patient = interactive(config)
     return (
         _thrashing(config),

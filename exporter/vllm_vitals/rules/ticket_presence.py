@@ -23,7 +23,7 @@ FATAL = (
 
 
 def alerts(config: Config) -> tuple[Alert, ...]:
-    """All of them."""
+    """Return all of them."""
     return (
         _blind(config),
         _down(config),

@@ -36,13 +36,13 @@ def add_labels(config: Config, groups: Groups) -> Groups:
 
 
 def add_runbook(config: Config, groups: Groups) -> Groups:
-    """A link to the alert's runbook."""
+    """Return a link to the alert's runbook."""
     base = config.runbook_base.rstrip("/")
     return _each(groups, lambda a: replace(a, annotations={**a.annotations, "runbook_url": f"{base}/{a.name}.md"}))
 
 
 def add_dashboard(config: Config, groups: Groups) -> Groups:
-    """A link to the panel that shows it, for this victim, from half an hour before the state began."""
+    """Return a link to the panel that shows it, for this victim, from half an hour before the state began."""
 
     def change(alert: Alert) -> Alert:
         uid, _, panel = alert.dashboard.partition(":")

@@ -149,7 +149,7 @@ class Engine:
         self._speculation.accept(chance)
 
     def _idle_until(self, until: float) -> float:
-        """How far time may jump: to `until` while nothing is there to be stepped."""
+        """Return how far time may jump: to `until` while nothing is there to be stepped."""
         return until if not (self._scheduler.running or self._scheduler.waiting) else -inf
 
     def _evict_all(self, now: float) -> None:

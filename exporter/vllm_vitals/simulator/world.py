@@ -223,7 +223,7 @@ class World:
             heappush(self._patience, (request.arrival + request.patience, request.id, request))
 
     def _refuses(self, request: Request, engine: Engine) -> bool:
-        """Whether vLLM's API server sends this one back: too long a prompt, or too long a queue."""
+        """Return whether vLLM's API server sends this one back: too long a prompt, or too long a queue."""
         limit = self.settings.max_num_queued_reqs
         if request.prompt >= self.settings.max_model_len:
             request.refused = 400

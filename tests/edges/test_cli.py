@@ -24,7 +24,7 @@ from vllm_vitals.cli import main, observe, verdict
 from vllm_vitals.core.snapshot import EngineKey, EngineSnapshot, TargetSnapshot
 from vllm_vitals.core.states import State
 from vllm_vitals.core.thresholds import Thresholds
-from vllm_vitals.recordings import recording
+from vllm_vitals.recordings import recording, replay
 from vllm_vitals.scrape.target import Target
 
 ROOT = Path(__file__).parent.parent.parent
@@ -178,10 +178,17 @@ def test_the_shown_verdict_of_a_recording_and_its_exit_code_are_those_of_its_wor
 
 def test_the_worst_of_a_recording_is_what_the_exit_code_ranks_and_not_what_is_unknown() -> None:
     polls = [snapshot(state) for state in (State.UNKNOWN, State.HEALTHY, State.BLIND, State.PREEMPTING, State.HEALTHY)]
-    assert verdict.worst_moment(polls) is polls[3]
-    assert verdict.worst_moment(polls[:3]) is polls[2]
-    assert verdict.worst_moment(polls[:2]) is polls[1]
-    assert verdict.worst_moment([]) is None
+    assert worst_moment(polls) is polls[3]
+    assert worst_moment(polls[:3]) is polls[2]
+    assert worst_moment(polls[:2]) is polls[1]
+    assert worst_moment([]) is None
+
+
+def worst_moment(polls: list[TargetSnapshot]) -> TargetSnapshot | None:
+    worst = replay.WorstMoment()
+    for poll in polls:
+        worst.add(poll)
+    return worst.poll
 
 
 def test_an_empty_recording_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

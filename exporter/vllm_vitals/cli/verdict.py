@@ -40,7 +40,7 @@ def print_replay(console: Console, done: Replay, moment: TargetSnapshot) -> None
             times = f"{run.start - done.start:7.0f} s to {run.end - done.start:5.0f} s  "
             console.print(Text.assemble(times, (run.state.spec.label, _COLOURS[run.state.severity])))
         console.print()
-    console.print(Text(f"In the middle of its worst, at {moment.at - done.start:.0f} s:\n"))
+    console.print(Text(f"Worst point, at {moment.at - done.start:.0f} s:\n"))
     print_verdict(console, [moment])
 
 

@@ -85,11 +85,15 @@ def test_kv_usage_demand_and_full_windows(moments: list[Moment]) -> None:
 
 def test_the_tax_and_its_bounds(moments: list[Moment]) -> None:
     for engine, lived in moments:
-        fast, share = back(lived, 60.0), 0.1 if lived[-1].caching else 0.4
-        reading = engine.readings["recompute_tax_ratio"]
-        assert near(reading, naive.tax(fast, share))
-        assert reading.lower == pytest.approx(naive.tax(fast, share / 2))
+        fast, reading = back(lived, 60.0), engine.readings["recompute_tax_ratio"]
         assert reading.upper == pytest.approx(naive.tax(fast, 1.0))
+        if (
+            engine.sample.caches_prefixes
+        ):  # how much comes back from the cache is held against a scheduler's count in test_tax
+            assert reading.lower <= reading.value <= reading.upper  # type: ignore[operator]
+            continue
+        assert near(reading, naive.tax(fast, 0.4))
+        assert reading.lower == pytest.approx(naive.tax(fast, 0.2))
 
 
 def test_r_and_the_repeat_share_over_the_shortest_window_with_twenty_finishes(moments: list[Moment]) -> None:

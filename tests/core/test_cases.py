@@ -13,7 +13,7 @@ def test_c1_zero_progress_preemption_cascade_is_a_spiral_within_two_windows() ->
     states = engine.run(60, preempted=20.0, running=0.0, waiting=27.0, kv_usage=0.98)
     assert State.DEATH_SPIRAL in states[:8]
     assert engine.snapshot.state is State.DEATH_SPIRAL
-    assert "no generated token" in engine.snapshot.evidence[0].text
+    assert "without a generated token" in engine.snapshot.evidence[0].text
 
 
 def test_c2_resume_and_preempt_loop_with_few_requests_is_a_spiral_by_collapse() -> None:
@@ -59,7 +59,10 @@ def test_c6_admission_that_stops_for_good_names_what_is_deferred() -> None:
     engine.healthy()
     engine.run(60, running=0.0, waiting=473.0, waiting_by_reason={"capacity": 0.0, "deferred": 473.0}, kv_usage=0.02)
     assert engine.snapshot.state is State.STALLED
-    assert any("remote KV, LoRA or grammar" in item.text for item in engine.snapshot.evidence)
+    assert any(
+        "held by remote KV loads, the LoRA budget or grammar compilation" in item.text
+        for item in engine.snapshot.evidence
+    )
 
 
 def test_c8_dummy_batches_that_move_only_the_step_counter_are_a_stall_all_the_same() -> None:

@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.levels import CALM, finished
-from vllm_vitals.core.signals import exceeds
+from vllm_vitals.core.http_answers import FailingAnswers
+from vllm_vitals.core.signals import Finishes, exceeds
 from vllm_vitals.core.state_machine import Facts, Machine, all_of
 from vllm_vitals.core.states import State
 from vllm_vitals.core.thresholds import Thresholds
@@ -108,3 +110,27 @@ def test_no_input_breaks_the_machine_and_a_replay_gives_the_same_states(polls: l
         return [machine.step(poll, LIMITS, 5.0 * at) for at, poll in enumerate(polls)]
 
     assert play() == play()
+
+
+@pytest.mark.parametrize(
+    ("facts", "state"),
+    [
+        # the shares of errors and of 5xx are never added
+        ({"answers": FailingAnswers(10, 25, 60, 0.4, 1.0), "finishes": Finishes(60, 30, 20, 0)}, State.DEGRADED),
+        ({"finishes": Finishes(60, 0, 0, 40)}, State.HEALTHY),  # given up: neither errors nor completions
+        ({"seconds_without_progress": 90.0, "paused_since": 0.0}, State.PAUSED),
+        ({"paused_since": 0.0, "asleep": True}, State.ASLEEP),
+        ({"preemptions": 50.0, "seconds_without_token": 30.0, "kv_max": 0.69}, State.PREEMPTING),
+        ({"preemptions": 50.0, "seconds_without_token": 30.0, "kv_max": None}, State.DEATH_SPIRAL),
+    ],
+)
+def test_what_fails_and_what_is_paused(facts: dict[str, object], state: State) -> None:
+    assert after(120, replace(CALM, **facts)) is state  # type: ignore[arg-type]
+
+
+def test_failing_becomes_degraded_once_a_quarter_fails_for_a_minute() -> None:
+    machine = Machine()
+    assert after(40, replace(CALM, finishes=Finishes(60, 0, 40, 0)), machine) is State.FAILING
+    few = replace(CALM, finishes=Finishes(60, 31, 10, 0))
+    assert after(55, few, machine, start=400) is State.FAILING
+    assert after(10, few, machine, start=460) is State.DEGRADED

@@ -163,7 +163,7 @@ def test_an_encoding_without_our_signs_changes_neither_the_verdict_nor_its_code(
         env=environment, capture_output=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (2, b"")
-    assert b"  * 11." in done.stdout
+    assert b"  * preemptions per finished request: 11." in done.stdout
     assert done.stdout.isascii()
 
 

@@ -243,8 +243,9 @@ def test_a_state_change_is_one_event_with_its_evidence() -> None:
 
     with capture_logs() as events:
         fed_time.run(run())
-    (change,) = [event for event in events if event["event"] == "state_changed"]
-    assert (change["was"], change["state"], change["log_level"]) == ("unknown", "down", "warning")
+    first, change = [event for event in events if event["event"] == "state_changed"]
+    assert (first["state"], first["log_level"]) == ("starting", "info")
+    assert (change["was"], change["state"], change["log_level"]) == ("starting", "down", "warning")
     assert "refuses connections" in change["evidence"][0]
     assert [event["event"] for event in events if event["event"] == "scrape_failed"] == ["scrape_failed"]
 
@@ -323,5 +324,5 @@ def test_signals_reload_and_end_the_program_with_json_lines_on_standard_error(tm
     code, events = asyncio.run(run())
     assert code == 0
     wrong, empty = [event["why"] for event in events if event["event"] == "told"]
-    assert re.search(r"interval: expected a duration", wrong)
+    assert re.search(r"interval: 5 is no duration: write 5s", wrong)
     assert f"{file}: no targets" in empty

@@ -87,7 +87,7 @@ SERVERS: list[tuple[str, bytes, str, str]] = [
     ("forbidden", http(b"", "403 Forbidden"), "unauthorized", "may not read"),
     ("no such path", http(b"", "404 Not Found"), "not_found", "is this a vLLM API server"),
     ("server error", http(b"oops", "500 Internal Server Error"), "http_error", "HTTP 500"),
-    ("scaling", http(b"{}", "503 Service Unavailable"), "http_error", "may be starting or scaling"),
+    ("scaling", http(b"{}", "503 Service Unavailable"), "unavailable", "may be starting or scaling"),
     (
         "redirect",
         http(b"", "302 Found", Location="http://other.example/login?token=S3CRET"),

@@ -19,7 +19,9 @@ from vllm_vitals.serve.web_config import WebConfig
 
 
 def configured(*urls: str | dict[str, str], **more: Any) -> Config:
-    return loader.build("test", {"listen": "127.0.0.1:0", "interval": "100ms", "targets": list(urls), **more})
+    # what these tests call down has had its time to load
+    known = {"listen": "127.0.0.1:0", "interval": "100ms", "thresholds": {"starting_budget": "1ms"}}
+    return loader.build("test", {**known, "targets": list(urls), **more})
 
 
 class Running:

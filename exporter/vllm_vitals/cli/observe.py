@@ -15,7 +15,7 @@ from vllm_vitals.core.thresholds import Thresholds
 from vllm_vitals.log import Logger, get_logger
 from vllm_vitals.recordings import recording
 from vllm_vitals.scrape.fetch import Fetcher
-from vllm_vitals.scrape.fleet import make_judge
+from vllm_vitals.scrape.fleet import make_evaluator
 from vllm_vitals.scrape.poller import Poller
 from vllm_vitals.scrape.target import Target
 
@@ -67,7 +67,7 @@ async def watch(targets: Sequence[Target], seconds: float, tell: Progress) -> li
 
 def _poller(target: Target, fetcher: Fetcher, clock: Clock, log: Logger, seconds: float) -> Poller:
     watched = replace(patient(target, seconds), thresholds=hurried(target.thresholds, seconds))
-    return Poller(watched, fetcher.fetch, make_judge(watched), clock, log, "none", fetcher.ask)
+    return Poller(watched, fetcher.fetch, make_evaluator(watched), clock, log, "none", fetcher.ask)
 
 
 def at_pace(target: Target, interval: float, seconds: float) -> Target:

@@ -70,6 +70,8 @@ def _print_engine(console: Console, target: TargetSnapshot, engine: EngineSnapsh
         console.print(Text(_clean(f"  {target.reason}: {target.detail}")))
     for item in engine.evidence:
         console.print(Text(_clean(f"  • {item.text}")))
+    for contradiction in target.contradictions:
+        console.print(Text(_clean(f"  ! {contradiction.text}")))
     for when in ("now", "restart"):
         _print_advice(console, [advice for advice in engine.advice if advice.when == when])
     numbers = [f"{v.name} {v.text}" for v in page.vitals(engine) if v.text != "–"]

@@ -14,11 +14,12 @@ from vllm_vitals.core.thresholds import Thresholds
 
 TIMES = frozenset({
     "fast_window", "slow_window", "min_span", "hold", "release", "stall_after", "stall_after_start", "blind_hold",
-    "spiral_silence",
+    "spiral_silence", "starting_budget", "degraded_hold", "kv_held_after",
 })  # fmt: skip
 SHARES = frozenset({
     "thrash_repeat_ratio", "spiral_recompute_tax", "spiral_generation_share", "saturated_share", "kv_pressure_ratio",
-    "prefill_share", "lost_share", "lost_share_prefix_caching",
+    "prefill_share", "lost_share", "lost_share_prefix_caching", "failing_share", "degraded_error_share",
+    "kv_held_ratio", "eviction_kv_ratio",
 })  # fmt: skip
 Failures = Annotated[int, Field(ge=1, le=100, strict=True)]
 

@@ -7,10 +7,11 @@ never lowered against preemption (that shrinks the cache). How far to turn is wo
 from collections.abc import Callable, Mapping
 
 from vllm_vitals.core import sizing
+from vllm_vitals.core.derive import DEFERRED
 from vllm_vitals.core.sample import EngineSample
 from vllm_vitals.core.sizing import Case
 from vllm_vitals.core.snapshot import Advice, Reading
-from vllm_vitals.core.state_machine import Facts
+from vllm_vitals.core.state_machine import Facts, overloaded
 from vllm_vitals.core.states import State
 
 TRUNCATED = 0.05  # share of responses cut at a cap that is worth a word
@@ -18,7 +19,10 @@ LATE_FIRST_TOKEN_S = 5.0  # p99 that a person waits for in vain; move to your ow
 RUNAWAY_FACTOR, RUNAWAY_TOKENS = 8.0, 4096.0  # an open request beyond both is worth a look (as the alert has it)
 
 # What needs no restart; all other knobs are for the next one.
-NOW_KNOBS = ("gateway_concurrency", "replicas", "drain", "restart", "route_long_prompts", "cancel_oldest_request")
+NOW_KNOBS = (
+    "gateway_concurrency", "replicas", "drain", "restart", "resume", "route_long_prompts", "cancel_oldest_request",
+    "deferred_requests",
+)  # fmt: skip
 
 
 def advise(
@@ -115,6 +119,112 @@ def _down(case: Case) -> tuple[Advice, ...]:
     )
 
 
+def _failing(case: Case) -> tuple[Advice, ...]:
+    return (
+        Advice(
+            "requests are processed and fail",
+            "now",
+            "drain",
+            "do",
+            "send requests elsewhere, then read the ERROR lines of its log (KV load failure, EngineDeadError, CUDA "
+            "errors) and restart it",
+            "finished requests that end in error fall to 0",
+            "requests in flight are lost; no knob helps",
+        ),
+    )
+
+
+def _degraded(case: Case) -> tuple[Advice, ...]:
+    if case.facts is not None and case.facts.pace is None:
+        return _failing(case)
+    return (
+        Advice(
+            "slower than its usual at the same load",
+            "now",
+            "drain",
+            "do",
+            "compare it with a peer of the same hardware (GPU clocks, throttling, a noisy neighbour, a lost NVLink); "
+            "where only this one is slow, drain and restart it, on another node if it comes back slow",
+            "milliseconds a token return to the usual",
+            "requests in flight are lost",
+        ),
+    )
+
+
+def _kv_held(case: Case) -> tuple[Advice, ...]:
+    if case.facts is not None and not case.facts.decodes:
+        return (
+            Advice(
+                "a prefill engine holds the KV of finished requests",
+                "now",
+                "drain",
+                "do",
+                "look at the decode side first: why does it not fetch; this one frees its blocks when the lease ends",
+                "KV usage falls",
+                "",
+            ),
+        )
+    return (
+        Advice(
+            "KV blocks are held although no request is present",
+            "now",
+            "drain",
+            "do",
+            "send one request first: if the usage falls, the gauge was stale; else drain and restart, for nothing "
+            "else frees leaked blocks",
+            "KV usage with nobody present is 0",
+            "requests in flight are lost",
+        ),
+    )
+
+
+def _paused(case: Case) -> tuple[Advice, ...]:
+    return (
+        Advice(
+            "an operator paused it",
+            "now",
+            "resume",
+            "do",
+            "POST /resume once the reason is gone; ask who called /pause",
+            "generation tokens move again",
+            "",
+        ),
+    )
+
+
+def _deferred(case: Case) -> tuple[Advice, ...]:
+    return (
+        Advice(
+            "waiting requests are deferred",
+            "now",
+            "deferred_requests",
+            "do",
+            "find what defers them: remote KV loads (offload tier, connector: bytes, failures, latency), more LoRA "
+            "adapters than max_loras, or grammars that compile; slots and replicas do not help",
+            "deferred waiting falls to 0",
+            "",
+        ),
+    )
+
+
+def _preempting(case: Case) -> tuple[Advice, ...]:
+    """Nothing for evictions that hurt little; a queue that does not drain is overload whatever they are."""
+    if case.facts is None or not overloaded(case.facts):
+        return ()
+    wait = case.number("expected_wait_seconds")
+    return (
+        Advice(
+            "more work comes than this engine can do",
+            "now",
+            "replicas",
+            "up",
+            "add replicas or shed load" + ("" if wait is None else f": a new request waits about {wait:.0f} s"),
+            "waiting falls below 1",
+            "GPUs, or refused requests",
+        ),
+    )
+
+
 def _starved(case: Case) -> tuple[Advice, ...]:
     return (
         Advice(
@@ -139,6 +249,8 @@ def _starved(case: Case) -> tuple[Advice, ...]:
 
 
 def _saturated(case: Case) -> tuple[Advice, ...]:
+    if case.facts is not None and (case.facts.deferred_share or 0.0) >= DEFERRED:
+        return _deferred(case)
     if held := _runaway(case):
         return held
     kv, reason = case.number("kv_cache_usage_max_ratio"), sizing.why_slots_do_not_help(case)
@@ -217,7 +329,9 @@ def _late_first_token(case: Case) -> tuple[Advice, ...]:
 
 
 def _cut_answers(case: Case) -> tuple[Advice, ...]:
-    """max_tokens by the spread of output lengths, where responses are cut at a cap."""
+    """max_tokens by the spread of output lengths, where responses are cut at a cap and memory is not short."""
+    if case.state is State.KV_PRESSURE or (case.facts is not None and case.facts.preemptions):
+        return ()
     share, size = case.number("truncated_ratio"), sizing.output_cap(case)
     if share is None or share < TRUNCATED or size is None:
         return ()
@@ -237,8 +351,13 @@ def _cut_answers(case: Case) -> tuple[Advice, ...]:
 _BY_STATE: Mapping[State, Callable[[Case], tuple[Advice, ...]]] = {
     State.DOWN: _down,
     State.STALLED: _stalled,
+    State.FAILING: _failing,
     State.DEATH_SPIRAL: _evicting,
     State.THRASHING: _evicting,
     State.STARVED: _starved,
+    State.DEGRADED: _degraded,
+    State.KV_HELD: _kv_held,
+    State.PREEMPTING: _preempting,
+    State.PAUSED: _paused,
     State.SATURATED: _saturated,
 }

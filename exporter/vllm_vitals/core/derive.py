@@ -31,6 +31,19 @@ class WindowView:
     finished: Completions | None
     paced: Span | None
     role: Role
+    capacity_trusted: bool = True
+
+    @property
+    def context(self) -> signals.Context | None:
+        """Tokens that a running request holds."""
+        span = self.finished.span if self.finished else self.slow
+        capacity = self.sample.kv_capacity_tokens
+        return signals.resident_context(self.means, capacity, span, trusted=self.capacity_trusted)
+
+    def lost(self, context: signals.Context | None) -> signals.LostShare:
+        """The share of it that a preempted request computes again."""
+        block, tokens = signals.setting(self.settings, "block_size"), None if context is None else context.tokens
+        return signals.lost_share(self.sample, self.finished, tokens, block, self.limits)
 
 
 def view_at(
@@ -41,7 +54,7 @@ def view_at(
     limits: Thresholds,
     role: Role | None = None,
 ) -> WindowView | None:
-    """WindowView at ``at``, or None while the window is too short to say anything. ``role`` None: inferred."""
+    """Look at the windows at ``at``, or None while the window is too short to say anything. ``role`` None: inferred."""
     fast, slow = window.span(limits.fast_window), window.span(limits.slow_window)
     if fast is None or slow is None or fast.seconds < limits.min_span:
         return None
@@ -66,8 +79,9 @@ def readings(view: WindowView) -> dict[str, Reading]:
     """Every derived number that the windows alone give, by the catalogue's name."""
     fast, slow, samples, finished = view.fast, view.slow, view.samples, view.finished
     useful, preemption_rate = signals.useful_rate(fast), fast.rate("preemptions")
-    context = signals.resident_context(view.means, view.sample.kv_capacity_tokens, finished.span if finished else slow)
-    few = f"fewer than {view.limits.min_completions:g} requests finished in the {slow.seconds:.0f} s view"
+    context = view.context
+    lost = view.lost(context)
+    few = f"fewer than {view.limits.min_completions:g} requests finished in the {slow.seconds:.0f} s seen"
     uncounted = "the server has no preemption counter"
     return {
         "preemptions_per_second": signals.value(preemption_rate, uncounted),
@@ -77,9 +91,7 @@ def readings(view: WindowView) -> dict[str, Reading]:
         "repeat_preemption_ratio": signals.value(
             finished.repeat_ratio if finished else None, "needs vLLM 0.30 or later" if finished else few
         ),
-        "recompute_tax_ratio": signals.recompute_tax(
-            preemption_rate, useful, context, signals.lost_share(view.sample, view.limits)
-        ),
+        "recompute_tax_ratio": signals.recompute_tax(preemption_rate, useful, context, lost),
         "kv_cache_usage_max_ratio": signals.largest_usage(samples),
         "kv_cache_demand_ratio": signals.demand(view.means),
         "kv_cache_full_windows": signals.full_windows(view.sample, view.settings),
@@ -92,6 +104,9 @@ def readings(view: WindowView) -> dict[str, Reading]:
         "expected_wait_seconds": expected_wait(view),
         "useful_tokens_per_second": signals.value(useful, "needs token counters"),
     }
+
+
+DEFERRED = 0.5  # share of the waiting from which a queue is not for lack of slots or KV
 
 
 def busy(view: WindowView) -> bool:
@@ -121,6 +136,15 @@ def queued_share(view: WindowView) -> float | None:
     return signals.mean(None if s.waiting is None else float(s.waiting >= 1) for s in view.samples)
 
 
+def deferred_share(view: WindowView) -> float | None:
+    """Share of the waiting that is not for scheduling capacity, over the window; None where reasons are not split."""
+    waits = [s.waiting_by_reason for s in view.samples if s.waiting_by_reason]
+    if not waits or not view.sample.waiting_by_reason:
+        return None
+    total = sum(sum(reasons.values()) for reasons in waits)
+    return sum(reasons.get("deferred", 0.0) for reasons in waits) / total if total > 0 else None
+
+
 def prefill_factor(span: Span) -> float | None:
     """Prefill work over generation: computed prompt tokens, plus KV growth that neither of the two explains.
 
@@ -146,7 +170,7 @@ def prefill_lasts(view: WindowView) -> bool | None:
 
 
 def expected_wait(view: WindowView) -> Reading:
-    """Waiting requests over the completion rate: how long the last in line waits.
+    """Waiting requests over the completion rate: how long the newest of them waits.
 
     Where few finish, the rate is that of the time since something runs: a minute in which one happens to finish, or
     none, says little.
@@ -156,5 +180,7 @@ def expected_wait(view: WindowView) -> Reading:
         return absent("needs the waiting gauge")
     if waiting == 0:
         return Reading(0.0)
+    if (deferred_share(view) or 0.0) > DEFERRED:
+        return absent("most waiting requests are deferred: their wait depends on what defers them, not on the queue")
     rate = None if view.paced is None else view.paced.rate("completions")
     return Reading(waiting / rate) if rate else absent("nothing finishes, so the wait has no end in sight")

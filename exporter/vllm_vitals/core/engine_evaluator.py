@@ -1,25 +1,32 @@
-"""One engine's judge: samples in, `EngineSnapshot` out. It composes window, signals, history and state machine."""
+"""One engine's evaluator: samples in, `EngineSnapshot` out.
+
+It composes window, checks, signals, history and state machine. What is published is vLLM's own sample; what is judged
+is that without the monitor's own requests and without the evictions of a pause.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from vllm_vitals.core import derive
+from vllm_vitals.core import contradictions, derive, signals
 from vllm_vitals.core.advice import advise
-from vllm_vitals.core.canary import NO_CANARY, CanaryVerdict
 from vllm_vitals.core.derive import WindowView
-from vllm_vitals.core.evidence import evidence, unknowns
+from vllm_vitals.core.evidence import evidence
 from vllm_vitals.core.history import Episode, Progress, UsefulBaseline, UsualLatency
+from vllm_vitals.core.kv_held import KvHeld, KvHeldWatch
+from vllm_vitals.core.pace import UsualPace
 from vllm_vitals.core.sample import EngineSample
-from vllm_vitals.core.snapshot import EngineKey, EngineSnapshot, Reading, Role, checked
+from vllm_vitals.core.server_view import NO_SERVER_VIEW, ServerView
+from vllm_vitals.core.snapshot import Contradiction, EngineKey, EngineSnapshot, Reading, Role, checked
 from vllm_vitals.core.state_machine import Facts, Machine
 from vllm_vitals.core.states import State
 from vllm_vitals.core.thresholds import Thresholds
+from vllm_vitals.core.unknowns import unknowns
 from vllm_vitals.core.window import Window
 
 # A proven state outlives a spell in which the server answers without metrics, with its age.
 NOT_LOOKED = "vllm-vitals itself could not look: that says nothing about the server"
-OUTLIVES_BLINDNESS = (State.STALLED, State.DEATH_SPIRAL, State.THRASHING)
+OUTLIVES_BLINDNESS = (State.STALLED, State.FAILING, State.DEATH_SPIRAL, State.THRASHING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +35,8 @@ class Derived:
 
     readings: Mapping[str, Reading]
     facts: Facts
-    role: Role
+    view: WindowView
+    found: tuple[Contradiction, ...]
 
 
 class EngineEvaluator:
@@ -39,7 +47,9 @@ class EngineEvaluator:
         self._window = Window(fine=limits.fast_window * 1.5, reach=limits.slow_window)
         self._machine = Machine()
         self._progress, self._episode = Progress(), Episode()
-        self._latency, self._baseline = UsualLatency(), UsefulBaseline()
+        self._latency, self._baseline, self._pace = UsualLatency(), UsefulBaseline(), UsualPace()
+        self._held = KvHeldWatch()
+        self._evictions = _PauseEvictions()
         self._seen_at: float | None = None
         self._since = 0.0
         self._seconds: Mapping[State, float] = {}
@@ -47,18 +57,38 @@ class EngineEvaluator:
         self._now = EngineSnapshot(key, State.UNKNOWN, since=0.0, at=None)
 
     def observe(
-        self, at: float, sample: EngineSample, settings: Mapping[str, str], canary: CanaryVerdict = NO_CANARY
+        self,
+        at: float,
+        sample: EngineSample,
+        settings: Mapping[str, str],
+        server: ServerView = NO_SERVER_VIEW,
+        counted: EngineSample | None = None,
     ) -> EngineSnapshot:
-        """Judge a good sample taken at ``at`` (epoch s), with what canaries have proven of the server."""
+        """Judge a good sample taken at ``at`` (epoch s), with what is known of the whole server.
+
+        ``counted`` is the sample without the monitor's own requests, where it sends any.
+        """
         self._count(at)
-        self._window.push(at, sample)
-        self._progress.feed(at, sample, self._window.previous)
+        if server.withheld:
+            self._forget()
+            return self._publish(
+                State.UNKNOWN, at, at, sample=sample, unknown=("the state: what the page says contradicts itself",)
+            )
+        judged = self._evictions.without(sample if counted is None else counted, server)
+        paused = server.pause.since is not None
+        if self._now.state is State.PAUSED and not paused:
+            self._begin()  # what waited during the pause is no queue of now
+        if self._window.push(at, judged):
+            self._held = KvHeldWatch()
+        self._progress.feed(at, judged, self._window.previous, paused=paused)
         self._episode.feed(self._window, self._limits)
-        derived = self._derive(at, sample, settings, canary)
+        held = self._held.feed(at, judged)
+        derived = self._derive(at, judged, settings, server, held)
         facts = None if derived is None else derived.facts
-        if sample.asleep:
-            self._machine.clear()  # sleeping ends whatever went on
-        state = State.ASLEEP if sample.asleep else self._machine.step(facts, self._limits, at)
+        if sample.asleep or paused:
+            self._machine.clear()  # sleeping or pausing ends whatever went on
+        resting = State.ASLEEP if sample.asleep else State.PAUSED if paused else None
+        state = resting or self._machine.step(facts, self._limits, at)
         if derived is None:
             reason = f"needs {self._limits.min_span:g} s of samples since the engine started"
             return self._publish(state, at, at, sample=sample, unknown=(reason,))
@@ -68,13 +98,35 @@ class EngineEvaluator:
             at,
             at,
             sample=sample,
-            role=derived.role,
+            role=derived.view.role,
             readings=derived.readings,
-            evidence=evidence(state, derived.facts, derived.readings, sample, self._limits, pending),
-            advice=advise(state, derived.facts, derived.readings, sample, settings),
-            unknown=unknowns(state, derived.facts, derived.readings, sample, self._limits, canary.answered),
+            evidence=evidence(
+                state,
+                derived.facts,
+                derived.readings,
+                derived.view.sample,
+                self._limits,
+                pending,
+                derived.view.settings,
+            ),
+            advice=advise(state, derived.facts, derived.readings, derived.view.sample, derived.view.settings),
+            unknown=unknowns(
+                state, derived.facts, derived.readings, derived.view.sample, self._limits, server.canary.answered
+            ),
             window_s=derived.facts.seconds,
+            contradictions=derived.found,
         )
+
+    def _forget(self) -> None:
+        """Forget all but the day: what was seen is not one engine's."""
+        self._begin()
+        self._progress = Progress()
+        self._machine.clear()
+
+    def _begin(self) -> None:
+        """Begin a new window."""
+        self._window = Window(fine=self._limits.fast_window * 1.5, reach=self._limits.slow_window)
+        self._episode, self._held = Episode(), KvHeldWatch()
 
     def miss(self, at: float, failed: State | None) -> EngineSnapshot:
         """A poll without a sample. ``failed`` is down, blind or unknown from then on; None before: nothing changes."""
@@ -113,29 +165,34 @@ class EngineEvaluator:
         return self._now
 
     def _derive(
-        self, at: float, sample: EngineSample, settings: Mapping[str, str], canary: CanaryVerdict
+        self, at: float, sample: EngineSample, settings: Mapping[str, str], server: ServerView, held: KvHeld | None
     ) -> Derived | None:
         """Readings and facts, or None while the window is too short to say anything."""
-        view = derive.view_at(at, sample, settings, self._window, self._limits, self._role)
-        if view is None:
+        seen = derive.view_at(at, sample, settings, self._window, self._limits, self._role)
+        if seen is None:
             return None
+        view, found = contradictions.examine(seen)
         readings = {
             **derive.readings(view),
             "inflight_output_tokens_estimate": self._progress.inflight_estimate(sample),
             "useful_tokens_baseline_per_second": self._baseline.feed(at, view.fast, view.means.running, self._limits),
         }
         readings = {name: checked(reading) for name, reading in readings.items()}
-        facts = self._facts(view, readings)
-        if canary.silent_since is not None and not sample.updating_weights:
-            facts = replace(facts, canary_unanswered_seconds=at - canary.silent_since)
-        return Derived(readings, facts, view.role)
+        facts = self._facts(view, readings, server, held)
+        if server.canary.silent_since is not None and not sample.updating_weights:
+            facts = replace(facts, canary_unanswered_seconds=at - server.canary.silent_since)
+        return Derived(readings, facts, view, found)
 
-    def _facts(self, view: WindowView, readings: Mapping[str, Reading]) -> Facts:
+    def _facts(
+        self, view: WindowView, readings: Mapping[str, Reading], server: ServerView, held: KvHeld | None
+    ) -> Facts:
         """What the state is decided on: the windows, and what this engine's history says of them."""
         limits, sample, fast = self._limits, view.sample, view.fast
         known = sample.running is not None and sample.waiting is not None
         starting = not sample.completions or self._progress.still_stepping(view.at, limits.stall_after)
         prefill = derive.prefill_factor(fast)
+        tax = readings["recompute_tax_ratio"]
+        errors = None if view.later is None else view.later.rate("errors")
         return Facts(
             seconds=fast.seconds,
             work=sample.work if known else None,
@@ -143,7 +200,8 @@ class EngineEvaluator:
             busy=derive.busy(view),
             preemptions=fast.increase("preemptions"),
             completions=view.finished,
-            tax=readings["recompute_tax_ratio"].value,
+            # where it is not known whether prefixes are cached, only what the tax is at least proves anything
+            tax=tax.lower if sample.caches_prefixes is None and not sample.kv_restored else tax.value,
             mean_waiting=view.means.waiting,
             draining=derive.draining(view),
             generated=fast.increase("generation_tokens"),
@@ -160,4 +218,41 @@ class EngineEvaluator:
             rejected=fast.increase("rejections"),
             work_before=self._episode.before.work if self._episode.before else None,
             decodes=view.role in (Role.SERVE, Role.DECODE),
+            paused_since=server.pause.since,
+            finishes=signals.finishes(self._window, view.slow, limits),
+            errors_per_minute=None if errors is None else errors * 60,
+            answers=server.answers.failing,
+            pace=self._pace.feed(view, limits),
+            kv_held=held,
+            deferred_share=derive.deferred_share(view),
         )
+
+
+class _PauseEvictions:
+    """Preemptions that a pause made: at most one for each request that ran before it, counted with its next token."""
+
+    def __init__(self) -> None:
+        self._forgiven = 0.0
+        self._left = 0.0
+        self._running = 0.0
+        self._last: float | None = None
+
+    def without(self, sample: EngineSample, server: ServerView) -> EngineSample:
+        """The sample without them."""
+        count, last = sample.preemptions, self._last
+        if count is None:
+            return sample
+        if last is None or count < last:
+            self._forgiven = self._left = 0.0
+            risen = 0.0
+        else:
+            risen = count - last
+        if not server.pause.evicting:
+            self._left, self._running = 0.0, sample.running or 0.0
+        elif not self._left and self._running:
+            self._left, self._running = self._running, 0.0
+        taken = min(risen, self._left)
+        self._left -= taken
+        self._forgiven += taken
+        self._last = count
+        return replace(sample, preemptions=count - self._forgiven) if self._forgiven else sample

@@ -32,8 +32,8 @@ class Progress:
         self._high_water = 0.0
         self._at_finish: EngineSample | None = None
 
-    def feed(self, at: float, new: EngineSample, old: EngineSample | None) -> None:
-        """Take in a sample; ``old`` is the one before it in this life, None at its start."""
+    def feed(self, at: float, new: EngineSample, old: EngineSample | None, *, paused: bool = False) -> None:
+        """Take in a sample; ``old`` is the one before it in this life, None at its start. Paused, it need not move."""
         work = new.work
         finished = old is not None and increase(new.completions, old.completions)
         if old is None or finished:
@@ -41,7 +41,7 @@ class Progress:
         spoke = old is None or bool(increase(new.generation_tokens, old.generation_tokens))
         stepped = old is None or bool(increase(new.steps, old.steps))
         moved = spoke or finished or (old is not None and bool(increase(new.prompt_tokens, old.prompt_tokens)))
-        resting = new.asleep or new.updating_weights or not work or (old is not None and not old.work)
+        resting = paused or new.asleep or new.updating_weights or not work or (old is not None and not old.work)
         usage = new.kv_usage or 0.0
         # a long prefill moves nothing but KV usage
         if moved or resting or usage > self._high_water:

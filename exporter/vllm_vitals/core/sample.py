@@ -40,9 +40,10 @@ class EngineSample:
     ``rejections`` and ``updating_weights`` are the server's: every engine of it says the same. ``kv_restored``: a
     preempted request finds its blocks again in a store outside the GPU. ``recompute_counted``: V0 adds the tokens that
     a preempted request computes again to ``prompt_tokens``; V1 counts them nowhere. ``unusable`` names the families
-    whose samples were dropped in this scrape as impossible. ``completions`` are the finished responses of every reason,
-    None where the server has not said. ``details`` is what is shown
-    and not judged (`vllm_vitals.vllm.details`): by the catalogue's name, then the values of its own labels.
+    whose samples were dropped in this scrape as impossible. ``completions`` are the responses that a client got whole
+    (every reason but error and abort), ``errors`` those that failed in the engine, ``aborts`` those that were given up;
+    None where the server has not said. ``details`` is what is shown and not judged (`vllm_vitals.vllm.details`): by the
+    catalogue's name, then the values of its own labels.
     """
 
     running: float | None = None
@@ -69,6 +70,21 @@ class EngineSample:
     unusable: frozenset[str] = frozenset()
     details: Mapping[str, Mapping[tuple[str, ...], float]] = field(default_factory=dict)
     completions: float | None = field(init=False)
+    errors: float | None = field(init=False)
+    aborts: float | None = field(init=False)
+
+    @property
+    def caches_prefixes(self) -> bool | None:
+        """Whether prefix caching is on: proven by lookups (V1 counts none where it is off), else as the label says.
+
+        None where neither is known: the label is dropped by relabelling, absent in the Rust frontend, "None" in V0.
+        Source: vllm/v1/core/kv_cache_manager.py get_computed_blocks.
+        """
+        if self.prefix_cache_hits or self.prefix_cache_queries:
+            return True
+        if self.prefix_caching is None and self.prefix_cache_queries == 0 and self.prompt_tokens:
+            return False
+        return self.prefix_caching
 
     @property
     def work(self) -> float:
@@ -81,8 +97,12 @@ class EngineSample:
         return None if parts is None else sum(parts.values())
 
     def __post_init__(self) -> None:
-        finished = None if self.responses is None else sum(self.responses.values())
-        object.__setattr__(self, "completions", finished)
+        finished, said = self.responses, self.responses is not None
+        errors, aborts = (finished.get(reason, 0.0) if finished else 0.0 for reason in ("error", "abort"))
+        whole = sum(finished.values()) - errors - aborts if finished else 0.0
+        object.__setattr__(self, "completions", whole if said else None)
+        object.__setattr__(self, "errors", errors if said else None)
+        object.__setattr__(self, "aborts", aborts if said else None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,6 +83,12 @@ def more_slots(case: Case) -> str:
     return "by 25 %" if seqs is None else f"from {seqs:.0f} to {floor(seqs * 1.25)}"
 
 
+def slots_are_full(case: Case) -> bool:
+    """Whether as many requests run as max_num_seqs allows."""
+    seqs, running = case.setting("max_num_seqs"), None if case.sample is None else case.sample.running
+    return seqs is not None and running is not None and running >= 0.95 * seqs
+
+
 def why_slots_do_not_help(case: Case) -> str:
     """Why a larger max_num_seqs would win nothing, or an empty text."""
     seqs, running = case.setting("max_num_seqs"), None if case.sample is None else case.sample.running

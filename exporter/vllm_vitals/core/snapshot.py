@@ -55,11 +55,11 @@ def checked(reading: Reading) -> Reading:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One line of proof for the state: what was measured, and the limit it is judged by."""
+    """One line of proof for the state: what was measured, and the threshold it is judged by."""
 
     text: str
     value: float | None = None
-    limit: float | None = None
+    threshold: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,14 @@ class Advice:
     size: str
     watch: str
     cost: str
+
+
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    """What cannot be true together: the check's name (a key of `contradictions.CHECKS`), and a sentence."""
+
+    check: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +113,7 @@ class EngineSnapshot:
     state_seconds: Mapping[State, float] = field(default_factory=dict)
     death_spirals: int = 0
     window_s: float | None = None
+    contradictions: tuple[Contradiction, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,22 +132,29 @@ class Scrape:
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    """One canary request: when it was sent (epoch s), how long it took (s), how it ended, and one line on why."""
+    """One canary request: when it was sent (epoch s), how long it took (s), how it ended, why, and its size.
+
+    ``prompt_tokens`` and ``output_tokens`` are what the answer's ``usage`` says, None where it has none.
+    """
 
     sent_at: float
     took_s: float
     outcome: Literal["ok", "timeout", "error"]
     detail: str = ""
+    prompt_tokens: float | None = None
+    output_tokens: float | None = None
 
 
 # The closed set of reasons. Those in DOWN_REASONS mean nothing answered; those in OUR_REASONS are ours (our own limits
 # kept us from looking) and prove nothing about the server; all others mean that something answered.
 SCRAPE_ERRORS = (
-    "refused", "dns", "unreachable", "timeout", "tls", "unauthorized", "not_found", "http_error", "redirect",
-    "not_metrics", "no_vllm_metrics", "empty", "too_large", "too_many_series", "truncated", "encoding", "malformed",
-    "duplicate", "protocol", "over_budget", "impaired",
+    "refused", "dns", "unreachable", "timeout", "tls", "unauthorized", "not_found", "unavailable", "http_error",
+    "redirect", "not_metrics", "no_vllm_metrics", "empty", "too_large", "too_many_series", "truncated", "encoding",
+    "malformed", "duplicate", "protocol", "over_budget", "impaired",
 )  # fmt: skip
 DOWN_REASONS = frozenset({"refused", "dns", "unreachable"})
+# How a server that loads its model may answer; any other reason shows a server that runs.
+STARTING_REASONS = DOWN_REASONS | {"timeout", "unavailable"}
 OUR_REASONS = frozenset({"over_budget", "impaired"})
 
 
@@ -167,3 +183,4 @@ class TargetSnapshot:
     canary: Canary | None = None
     canaries: Mapping[str, int] = field(default_factory=dict)
     lora: Lora | None = None
+    contradictions: tuple[Contradiction, ...] = ()

@@ -8,11 +8,15 @@ changes nothing until it has lasted a release time). The worst state whose rule 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from vllm_vitals.core.signals import Completions, exceeds
+from vllm_vitals.core.http_answers import FailingAnswers
+from vllm_vitals.core.kv_held import KvHeld
+from vllm_vitals.core.pace import Pace
+from vllm_vitals.core.signals import Completions, Finishes, exceeds
 from vllm_vitals.core.states import State
 from vllm_vitals.core.thresholds import Thresholds
 
 Verdict = bool | None
+ENDED_IN_A_MINUTE = 10.0  # errors: an engine that ends so many requests is not stalled, whatever it makes of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,13 @@ class Facts:
     prefill_lasts: bool | None = None  # in both halves of the window
     rejected: float | None = None  # requests that the server refused in the fast window
     work_before: float | None = None  # requests present before the first preemption
+    paused_since: float | None = None  # epoch s
+    finishes: Finishes | None = None  # by outcome, over the shortest window that holds enough of them
+    errors_per_minute: float | None = None  # requests that end in error now
+    answers: FailingAnswers | None = None  # inference requests that the whole server answered with 5xx
+    pace: Pace | None = None  # against the engine's usual at this load
+    kv_held: KvHeld | None = None  # while nobody is present
+    deferred_share: float | None = None  # of the waiting requests
 
 
 def all_of(*verdicts: Verdict) -> Verdict:
@@ -64,19 +75,96 @@ def _at_most(number: float | None, level: float) -> Verdict:
 
 def stalled(f: Facts, limits: Thresholds) -> Verdict:
     """Work is present and nothing progresses, or a canary proves it. Under preemptions it is a spiral, not this."""
-    if f.asleep:
+    if f.asleep or f.paused_since is not None:
         return False
-    if (f.preemptions or 0.0) >= limits.min_preemptions:
+    if (f.preemptions or 0.0) >= limits.min_preemptions and for_room(f, limits):
+        return False
+    if (f.errors_per_minute or 0.0) >= ENDED_IN_A_MINUTE:
         return False
     if f.canary_unanswered_seconds is not None:
         return True
     return None if f.seconds_without_progress is None else f.seconds_without_progress >= f.stall_limit
 
 
+def for_room(f: Facts, limits: Thresholds) -> bool:
+    """Whether evictions can be for lack of KV blocks: a cache that was never nearly full evicts for another reason."""
+    return f.kv_max is None or f.kv_max >= limits.eviction_kv_ratio
+
+
+SMALL_TAX = 0.25  # a thrash that still does most of its work; above it the recomputation is what makes the queue
+
+
+def overloaded(f: Facts) -> bool:
+    """Whether more work comes than the engine can do, whatever it evicts: a queue that stays beside a small tax."""
+    queued = f.mean_waiting is not None and f.mean_waiting >= 1 and f.draining is False
+    return queued and (f.tax is None or f.tax < SMALL_TAX)
+
+
+def failing(f: Facts, limits: Thresholds) -> Verdict:
+    """At least half of the finished requests end in error, and at least 10."""
+    return _errors_at(f, limits.failing_share, limits.failing_errors)
+
+
+def still_failing(f: Facts, limits: Thresholds) -> Verdict:
+    """A quarter of them."""
+    return _errors_at(f, limits.failing_share / 2, limits.failing_errors / 2)
+
+
+def _errors_at(f: Facts, share: float, at_least: float) -> Verdict:
+    if f.finishes is None:
+        return False
+    return f.finishes.errors >= at_least and f.finishes.error_share >= share
+
+
+def failing_answers(f: Facts, limits: Thresholds) -> Verdict:
+    """At least half of the server's inference requests are answered 5xx, and at least 10; good finishes halved."""
+    a = f.answers
+    return a is not None and a.failed >= limits.failing_errors and a.share >= limits.failing_share and a.served_less
+
+
+def still_failing_answers(f: Facts, limits: Thresholds) -> Verdict:
+    """A quarter of the answers."""
+    a = f.answers
+    return a is not None and a.failed >= limits.failing_errors / 2 and a.share >= limits.failing_share / 2
+
+
+def some_fail(f: Facts, limits: Thresholds) -> Verdict:
+    """Errors beside good finishes: at least 5 %, and at least 10."""
+    return _errors_at(f, limits.degraded_error_share, limits.failing_errors)
+
+
+def still_some_fail(f: Facts, limits: Thresholds) -> Verdict:
+    """Half the share."""
+    return _errors_at(f, limits.degraded_error_share / 2, limits.failing_errors / 2)
+
+
+def slower(f: Facts, limits: Thresholds) -> Verdict:
+    """Slower than its usual at equal running, resident KV and prefill share; or half its usual draft acceptance."""
+    if not f.decodes:
+        return False
+    return None if f.pace is None else f.pace.rejected or f.pace.factor >= limits.degraded_latency_factor
+
+
+def still_slower(f: Facts, limits: Thresholds) -> Verdict:
+    """Half of what it is slower by."""
+    if not f.decodes:
+        return False
+    half = 1 + (limits.degraded_latency_factor - 1) / 2
+    return None if f.pace is None else f.pace.rejected or f.pace.factor >= half
+
+
+def kv_held(f: Facts, limits: Thresholds) -> Verdict:
+    """KV blocks in use while no request is present, for a minute; or an idle floor that rises from lull to lull."""
+    held = f.kv_held
+    if held is None or held.usage < limits.kv_held_ratio:
+        return False
+    return held.seconds >= limits.kv_held_after or bool(held.rising)
+
+
 def _evicting(f: Facts, r_level: float, repeat_level: float, limits: Thresholds) -> Verdict:
     """R or the repeat share at its level, beyond chance. Without 20 completions in 10 min: not proven by this."""
     c = f.completions
-    if c is None or c.preemptions is None:
+    if c is None or c.preemptions is None or not for_room(f, limits):
         return False
     by_ratio = exceeds(c.preemptions, c.completions, r_level, limits.min_preemptions)
     by_repeat = c.repeated is not None and (
@@ -129,6 +217,7 @@ def still_redoing(f: Facts, limits: Thresholds) -> Verdict:
 def barren(f: Facts, limits: Thresholds) -> Verdict:
     """Preemption after preemption and not one generated token."""
     return all_of(
+        for_room(f, limits),
         _at_least(f.preemptions, limits.min_preemptions),
         _at_least(f.seconds_without_token, limits.spiral_silence),
         _at_least(f.work, 1.0),
@@ -146,6 +235,7 @@ def still_barren(f: Facts, limits: Thresholds) -> Verdict:
 def collapsed(f: Facts, limits: Thresholds) -> Verdict:
     """Generation fell to a fraction of what it was before the first preemption, under no less work."""
     return all_of(
+        for_room(f, limits),
         _at_least(f.preemptions, limits.min_preemptions),
         _at_most(f.generation_vs_baseline, limits.spiral_generation_share),
     )
@@ -215,6 +305,11 @@ def held(limits: Thresholds) -> float:
     return limits.hold
 
 
+def held_degraded(limits: Thresholds) -> float:
+    """The hold time of a slowdown."""
+    return limits.degraded_hold
+
+
 def released(limits: Thresholds) -> float:
     """The release time."""
     return limits.release
@@ -233,11 +328,16 @@ class Rule:
 
 RULES: tuple[Rule, ...] = (
     Rule(State.STALLED, stalled, stalled, at_once, at_once),
+    Rule(State.FAILING, failing, still_failing, held, released),
+    Rule(State.FAILING, failing_answers, still_failing_answers, held, released),
     Rule(State.DEATH_SPIRAL, redoing, still_redoing, held, released),
     Rule(State.DEATH_SPIRAL, barren, still_barren, at_once, released),
     Rule(State.DEATH_SPIRAL, collapsed, still_collapsed, held, released),
     Rule(State.THRASHING, thrashing, still_thrashing, held, released),
     Rule(State.STARVED, starved, still_starved, at_once, released),
+    Rule(State.DEGRADED, slower, still_slower, held_degraded, released),
+    Rule(State.DEGRADED, some_fail, still_some_fail, held, released),
+    Rule(State.KV_HELD, kv_held, kv_held, at_once, at_once),
     Rule(State.PREEMPTING, preempting, preempting, at_once, at_once),
     Rule(State.SATURATED, saturated, still_saturated, at_once, at_once),
     Rule(State.KV_PRESSURE, kv_pressure, kv_pressure, at_once, at_once),
@@ -291,6 +391,8 @@ class Machine:
         worst = min(holding, key=_rank, default=None)
         if facts.asleep:
             return State.ASLEEP
+        if facts.paused_since is not None:
+            return State.PAUSED
         return worst if worst is not None else calm(facts)
 
     def pending(self, now: float) -> tuple[State, float] | None:

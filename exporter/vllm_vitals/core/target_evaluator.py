@@ -1,25 +1,29 @@
-"""One target's judge: scrapes in, `TargetSnapshot` out. The daemon, `check` and replay all judge through this.
+"""One target's evaluator: scrapes in, `TargetSnapshot` out. The daemon, `check` and replay all judge through this.
 
 A failed scrape counts by reason; three in a row are down (nothing answers) or blind (something answers, but its
-metrics don't). Where we ourselves could not look, nothing is said of the server: the third in a row is unknown. An
-engine that a good scrape no longer lists three times in a row is forgotten.
+metrics don't). A target that has never answered is starting while its budget lasts. Where we ourselves could not
+look, nothing is said of the server: the third in a row is unknown. An engine that a good scrape no longer lists three
+times in a row is forgotten.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
 
-from vllm_vitals.core.canary import CanaryWatch
 from vllm_vitals.core.dialect import Layout, normalise
 from vllm_vitals.core.dp_imbalance import flag_imbalance
 from vllm_vitals.core.engine_evaluator import EngineEvaluator
 from vllm_vitals.core.exposition import ExpositionError
+from vllm_vitals.core.own_requests import OwnRequests
 from vllm_vitals.core.sample import TargetSample
 from vllm_vitals.core.series_index import MAX_ENGINES
+from vllm_vitals.core.server_view import ServerView, ServerWatch
 from vllm_vitals.core.snapshot import (
     DOWN_REASONS,
     OUR_REASONS,
     SCRAPE_ERRORS,
+    STARTING_REASONS,
     Canary,
+    Contradiction,
     EngineKey,
     EngineSnapshot,
     Role,
@@ -36,8 +40,15 @@ class TargetEvaluator:
     """Judges one target. ``observe`` takes a scrape, ``canary`` a canary's result, ``learn`` what others say of it."""
 
     def __init__(
-        self, target: str, limits: Thresholds | None = None, role: Role | None = None, model_name: str = ""
+        self,
+        target: str,
+        limits: Thresholds | None = None,
+        role: Role | None = None,
+        model_name: str = "",
+        *,
+        may_start: bool = False,
     ) -> None:
+        """Make one. ``may_start``: a target that has not answered yet may be loading; a short look calls it down."""
         self._target, self._limits, self._role = target, limits or Thresholds(), role
         self._model_name = model_name
         self._layout = Layout(served_name=model_name)
@@ -50,7 +61,10 @@ class TargetEvaluator:
         self._invalid: dict[str, int] = {}
         self._learned: dict[str, str] = {}
         self._version = ""
-        self._canaries = CanaryWatch()
+        self._server, self._own = ServerWatch(), OwnRequests()
+        self._answered = False
+        self._starts_at: float | None = None
+        self._budget = self._limits.starting_budget if may_start else 0.0
         self._last: TargetSnapshot | None = None
         self._time = _Timeline()
 
@@ -61,7 +75,21 @@ class TargetEvaluator:
 
     def canary(self, result: Canary) -> None:
         """Take in a canary's end; the next good scrape is judged with it."""
-        self._canaries.tell(result)
+        self._server.canaries.tell(result)
+        self._own.tell(result)
+
+    def expect(self, *, answered: bool = False, budget_from: float | None = None) -> None:
+        """What is known from before: that it has answered, or since when (epoch s) its model has no engine that does.
+
+        The budget for starting runs from ``budget_from`` where that is known, else from the first scrape.
+        """
+        self._answered = self._answered or answered
+        self._starts_at = budget_from if budget_from is not None else self._starts_at
+
+    @property
+    def answered(self) -> bool:
+        """Whether it has ever answered with metrics, as far as is known."""
+        return self._answered
 
     def slow_down(self, skipped: int, why: str) -> None:
         """Count polls that were left out because reading the target costs too much; ``why`` says so while it lasts."""
@@ -86,19 +114,25 @@ class TargetEvaluator:
     def _seen(self, scrape: Scrape, sample: TargetSample) -> TargetSnapshot:
         self._failures.clear()
         self._kept_from_looking = 0
+        self._answered = True
         for family, count in sample.invalid.items():
             self._invalid[family] = self._invalid.get(family, 0) + count
         settings = {**sample.settings, **self._learned}
         self._forget_absent(sample)
-        canary = self._canaries.feed(scrape.at, sample)
+        server = self._server.feed(scrape.at, sample, self._limits)
+        counted = self._own.without(scrape.at - scrape.duration_s, sample)
         engines = []
         for identity in [*sample.engines, *(i for i in self._judges if i not in sample.engines)]:
             judge = self._judge(identity)
             engine = sample.engines.get(identity)
             engines.append(
-                judge.miss(scrape.at, None) if engine is None else judge.observe(scrape.at, engine, settings, canary)
+                judge.miss(scrape.at, None)
+                if engine is None
+                else judge.observe(scrape.at, engine, settings, server, counted[identity])
             )
-        return self._snapshot(scrape, flag_imbalance(engines), up=True, detail=self._slowed, sample=sample)
+        return self._snapshot(
+            scrape, flag_imbalance(engines), up=True, detail=self._slowed, sample=sample, server=server
+        )
 
     def _missed(self, scrape: Scrape, reason: str, detail: str) -> TargetSnapshot:
         self._errors[reason] = self._errors.get(reason, 0) + 1
@@ -109,12 +143,22 @@ class TargetEvaluator:
         else:
             self._kept_from_looking = 0
             self._failures = [*self._failures, reason][-self._limits.failures :]
-        if failed is None and len(self._failures) >= self._limits.failures:
+        if failed is None and self._starting(scrape.at):
+            failed = State.STARTING
+        elif failed is None and len(self._failures) >= self._limits.failures:
             failed = State.DOWN if DOWN_REASONS.issuperset(self._failures) else State.BLIND
         if not self._judges:
             self._judge((self._model_name, ""))
         engines = [judge.miss(scrape.at, failed) for judge in self._judges.values()]
         return self._snapshot(scrape, engines, up=False, reason=reason, detail=detail)
+
+    def _starting(self, at: float) -> bool:
+        """Whether it has never answered and may still be loading: refused, no such name, no answer in time, or 503."""
+        if self._starts_at is None:
+            self._starts_at = at
+        if self._answered or not STARTING_REASONS.issuperset(self._failures):
+            return False
+        return at - self._starts_at < self._budget
 
     def _judge(self, identity: Identity) -> EngineEvaluator:
         if identity not in self._judges:
@@ -147,8 +191,9 @@ class TargetEvaluator:
         reason: str = "",
         detail: str = "",
         sample: TargetSample | None = None,
+        server: ServerView | None = None,
     ) -> TargetSnapshot:
-        before = self._last
+        before, canaries = self._last, self._server.canaries
         return TargetSnapshot(
             target=self._target,
             up=up,
@@ -166,10 +211,20 @@ class TargetEvaluator:
             else (before.unknown_families if before else frozenset()),
             settings={**(sample.settings if sample else {}), **self._learned},
             engines=tuple(sorted(engines, key=lambda e: (e.state.rank, e.key.model_name, e.key.engine))),
-            canary=self._canaries.last,
-            canaries=dict(self._canaries.counts) if self._canaries.last else {},
+            canary=canaries.last,
+            canaries=dict(canaries.counts) if canaries.last else {},
+            contradictions=() if server is None else (*server.found, *_of_engines(engines)),
             lora=sample.lora if sample else None,
         )
+
+
+def _of_engines(engines: list[EngineSnapshot]) -> list[Contradiction]:
+    """What was found of each engine; where there are several, with the engine's name before it."""
+    return [
+        replace(found, text=f"engine {engine.key.engine}: {found.text}") if len(engines) > 1 else found
+        for engine in engines
+        for found in engine.contradictions
+    ]
 
 
 class _Timeline:

@@ -21,6 +21,11 @@ class Thresholds:
     # ... and stay below half its entry level this long before it is taken back.
     release: float = 60.0
 
+    # Share of finished requests that end in error (or of answers that are 5xx) from which the work of an engine fails.
+    failing_share: float = 0.5
+    # Below so many failures, over the shortest window from 60 s to 10 min that holds as many finishes: not proven.
+    failing_errors: float = 10.0
+
     # No token, step or KV progress with work present. Move up if one prefill step may take longer than this.
     stall_after: float = 45.0
     # The same before the first completion since start (lazy compilation), and while only the step counter moves.
@@ -29,6 +34,8 @@ class Thresholds:
     blind_hold: float = 300.0
     # Failed scrapes in a row before down or blind is said.
     failures: int = 3
+    # A server that has not answered yet may take this long to load before it is down. Move up for large weights.
+    starting_budget: float = 600.0
 
     # R (preemptions per completion) of thrashing. Healthy engines were measured at 0.07-0.24, thrash at 0.66 and up.
     thrash_preemptions_per_completion: float = 0.5
@@ -51,16 +58,30 @@ class Thresholds:
     starved_latency_factor: float = 3.0
     # Prompt tokens computed per generated one, for starved; both factors must be reached.
     starved_prefill_factor: float = 5.0
+    # Mean inter-token latency over its usual at the same load, for degraded; 1.5 is beyond what a batch explains.
+    degraded_latency_factor: float = 1.5
+    # ... for this long. Move up where a noisy neighbour for minutes is nobody's concern.
+    degraded_hold: float = 600.0
+    # Share of finished requests that end in error beside good ones, for degraded.
+    degraded_error_share: float = 0.05
+    # KV usage while no request is present, for kv_held.
+    kv_held_ratio: float = 0.05
+    # ... for this long: past the lease of a KV transfer (30 s by default).
+    kv_held_after: float = 60.0
+
     # Share of the window's scrapes with a queue, for saturated.
     saturated_share: float = 0.8
     # Largest KV usage over the window, for kv_pressure. Move up for fleets that run full on purpose.
     kv_pressure_ratio: float = 0.90
 
+    # Preemptions beside a cache that was never this full (a pause, reset_prefix_cache) are not for lack of room.
+    eviction_kv_ratio: float = 0.7
+
     # Share of finishes with at most one output token that makes an engine a prefill engine.
     prefill_share: float = 0.95
     # Share of its context that a victim computes again; without prefix caching 0.40-0.49 was measured, in mid-prefill.
     lost_share: float = 0.4
-    # The same with prefix caching, where most of it comes back from the cache.
+    # The same with prefix caching, where most of it comes back, while the lengths are not known that it depends on.
     lost_share_prefix_caching: float = 0.1
     # Windows without preemption, at this concurrency and length, that the useful baseline needs.
     baseline_windows: int = 30

@@ -1,6 +1,6 @@
 """The recent past of one engine: samples of one life (start to restart), and what changed between two of them.
 
-A counter that falls, or a later start time, begins a new life: everything older is dropped, so no increase is ever
+A counter that falls, or another start time, begins a new life: everything older is dropped, so no increase is ever
 taken across a restart. Ray's agent and the Rust frontend show a counter only once it is above 0
 (vllm/v1/metrics/ray_wrappers.py skips ``inc(0)``): one that a life shows late was 0 until then. Samples older than the
 fast window are thinned, so memory does not grow with the scrape rate.
@@ -8,14 +8,14 @@ fast window are thinned, so memory does not grow with the scrape rate.
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
 from vllm_vitals.core.quantile import delta
 from vllm_vitals.core.sample import EngineSample, Histogram
 
-_COUNTERS = ("generation_tokens", "prompt_tokens", "preemptions", "steps", "completions")
+_COUNTERS = ("generation_tokens", "prompt_tokens", "preemptions", "steps", "completions", "errors")
 # Fields that may come late, by the family that `EngineSample.unusable` would name.
 _LATE = {
     "generation_tokens": "generation_tokens_total",
@@ -143,8 +143,8 @@ class Window:
         return new_life
 
     def _restarted(self, new: EngineSample, counters: dict[str, float]) -> bool:
-        """Whether counters began anew: a later start time, or any of them is below what it was when last shown."""
-        if new.started_at is not None and self._started_at is not None and new.started_at > self._started_at + 1:
+        """Whether counters began anew: another start time, or any of them is below what it was when last shown."""
+        if new.started_at is not None and self._started_at is not None and abs(new.started_at - self._started_at) > 1:
             return True
         return any(value < self._counters.get(name, 0.0) for name, value in counters.items())
 
@@ -162,8 +162,10 @@ class Window:
             index -= 1
         return Span(self._times[index], self._times[-1], self._samples[index], self._samples[-1])
 
-    def span_with(self, completions: float, shortest: float, longest: float) -> Span | None:
-        """The shortest span from ``shortest`` to ``longest`` seconds in which so many requests finished."""
+    def span_with(
+        self, enough: float, shortest: float, longest: float, count: Callable[[EngineSample], float | None]
+    ) -> Span | None:
+        """The shortest span from ``shortest`` to ``longest`` seconds in which ``count`` of a sample rose by enough."""
         if len(self._times) < 2:
             return None
         end, last = self._times[-1], self._samples[-1]
@@ -171,8 +173,8 @@ class Window:
         for index in range(max(0, min(start, len(self._times) - 2)), -1, -1):
             if end - self._times[index] > longest + self._step:
                 return None
-            finished = increase(last.completions, self._samples[index].completions)
-            if finished is not None and finished >= completions:
+            risen = increase(count(last), count(self._samples[index]))
+            if risen is not None and risen >= enough:
                 return Span(self._times[index], end, self._samples[index], last)
         return None
 

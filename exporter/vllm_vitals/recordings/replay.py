@@ -85,7 +85,10 @@ class WorstMoment:
 def _badness(poll: TargetSnapshot) -> tuple[bool, int, int]:
     """Smallest is worst: as `check`'s exit code has it, then as the states are ordered."""
     states = [engine.state for engine in poll.engines] or [State.UNKNOWN]
-    return min((state is State.UNKNOWN, SEVERITIES.index(state.severity), state.rank) for state in states)
+    withheld = bool(poll.contradictions)  # a verdict that cannot be given is worse than a good one
+    return min(
+        (state is State.UNKNOWN and not withheld, SEVERITIES.index(state.severity), state.rank) for state in states
+    )
 
 
 SEVERITIES = ("critical", "warning", "unknown", "ok")  # the worst first

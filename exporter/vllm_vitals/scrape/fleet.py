@@ -24,11 +24,11 @@ FIRST_POLLS_PER_S = 50  # a handful of targets is tried at once, a thousand over
 CLOSE_S = 3.0  # for recordings to reach the disk when we end
 
 
-def make_judge(target: Target) -> TargetEvaluator:
-    """The judge of a configured target."""
-    judge = TargetEvaluator(target.name, target.thresholds, target.role, target.model_name)
-    judge.learn(target.settings)
-    return judge
+def make_evaluator(target: Target, *, may_start: bool = False) -> TargetEvaluator:
+    """Make the evaluator of a configured target; ``may_start``: it may still be loading when it is first watched."""
+    evaluator = TargetEvaluator(target.name, target.thresholds, target.role, target.model_name, may_start=may_start)
+    evaluator.learn(target.settings)
+    return evaluator
 
 
 def _silence(_: str) -> Mapping[str, str]:
@@ -72,7 +72,7 @@ class Fleet:
         poller = Poller(
             target,
             self._fetcher.fetch,
-            make_judge(target),
+            make_evaluator(target, may_start=True),
             self._clock,
             self._log,
             config.histograms,

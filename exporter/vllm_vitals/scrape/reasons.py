@@ -8,7 +8,7 @@ import re
 
 from vllm_vitals.core.snapshot import SCRAPE_ERRORS
 
-_BY_STATUS = {401: "unauthorized", 403: "unauthorized", 404: "not_found"}
+_BY_STATUS = {401: "unauthorized", 403: "unauthorized", 404: "not_found", 503: "unavailable"}
 
 # First match wins. Spellings of aiohttp, requests, urllib3, curl, Go and the C library.
 _BY_TEXT = (
@@ -21,7 +21,8 @@ _BY_TEXT = (
     ("unauthorized", r"unauthori[sz]ed|forbidden|\b40[13]\b"),
     ("not_found", r"not found|\b404\b"),
     ("redirect", r"redirect|\b30[1278]\b"),
-    ("http_error", r"\bhttp\b.*\b[45]\d\d\b|\b5\d\d\b|internal server error|bad gateway|service unavailable"),
+    ("unavailable", r"\bhttp\b.*\b503\b|\b503\b|service unavailable"),
+    ("http_error", r"\bhttp\b.*\b[45]\d\d\b|\b5\d\d\b|internal server error|bad gateway"),
     ("too_large", r"too large|larger than"),
     ("truncated", r"incomplete|truncated|payload is not completed|unexpected eof"),
 )  # fmt: skip

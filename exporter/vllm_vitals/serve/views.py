@@ -74,7 +74,9 @@ def engine(snapshot: EngineSnapshot, now: float, skew: float = 0.0) -> dict[str,
         "sample_age_seconds": round(now - snapshot.at, 3) if snapshot.at is not None else None,
         "window_seconds": finite(snapshot.window_s),
         "role": snapshot.role.value,
-        "evidence": [{"text": e.text, "value": finite(e.value), "limit": finite(e.limit)} for e in snapshot.evidence],
+        "evidence": [
+            {"text": e.text, "value": finite(e.value), "limit": finite(e.threshold)} for e in snapshot.evidence
+        ],
         "advice": [
             {
                 "symptom": a.symptom, "when": a.when, "knob": a.knob, "direction": a.direction, "size": a.size,

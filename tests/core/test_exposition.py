@@ -376,3 +376,12 @@ def test_unwanted_families_may_grow_without_being_learnt_again() -> None:
     body = (HISTOGRAM + LOOSE).encode()
     grown = body.replace(b"n_total 1", b'n_total 3\nn_total{code="5xx"} 1')
     assert apply_delta(parse(body, WANTED).skeleton, split(grown)) == []
+
+
+def test_a_line_of_megabytes_that_nobody_reads_is_passed_over() -> None:
+    """One label of vllm:model_config_info was 7 MB in an issue."""
+    huge = '# TYPE config gauge\nconfig{cfg="' + "x" * 7_000_000 + '"} 1\n'
+    assert read("# TYPE m gauge\nm 1\n" + huge, frozenset({"m"})) == {key("m"): 1.0}
+    error = refused(huge, frozenset({"config"}))
+    assert error.reason == "too_large"
+    assert len(error.detail) < 250

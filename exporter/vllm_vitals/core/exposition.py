@@ -112,11 +112,11 @@ def learn(blocks: Blocks, wanted: frozenset[str] | None = None) -> Exposition:
             lines = block.decode().split("\n")
         except UnicodeDecodeError:
             lines = _salvage(block, seen)
-            _refuse_long_line(lines)
+            _refuse_long_line(lines, seen)
             _rows(text, lines, seen, last=last)
             rows.append(None)
         else:
-            _refuse_long_line(lines)
+            _refuse_long_line(lines, seen)
             rows.append(_rows(text, lines, seen, last=last))
         seen.line += len(lines)
     ended = next((line for line in reversed(lines) if line.strip()), "").startswith("# EOF")
@@ -134,11 +134,12 @@ def learn(blocks: Blocks, wanted: frozenset[str] | None = None) -> Exposition:
     return Exposition(seen.series, frozenset(seen.families), skeleton, seen.faults, ended)
 
 
-def _refuse_long_line(lines: list[str]) -> None:
-    """Bound what one line may cost before it is looked at."""
-    longest = max(map(len, lines))
-    if longest > MAX_LINE:
-        raise ExpositionError("too_large", f"a line of {longest} characters, more than the limit of {MAX_LINE}")
+def _refuse_long_line(lines: list[str], seen: "_Seen") -> None:
+    """Bound what a line that has to be taken apart may cost; others are passed over, however long."""
+    for line in lines:
+        if len(line) > MAX_LINE and (sample := SAMPLE.match(line)) and seen.wants(sample[1]):
+            many = f"a line of {len(line)} characters, more than the limit of {MAX_LINE}"
+            raise ExpositionError("too_large", f"{many}: {shown(line)}")
 
 
 def _salvage(block: bytes, seen: "_Seen") -> list[str]:
@@ -200,7 +201,7 @@ def _rows(text: bytes, lines: list[str], seen: _Seen, *, last: bool) -> Rows | N
             return None
         return Rows(head, tail, b"", prefixes, sum(map(len, prefixes)) + len(prefixes) - 1, first)
     if not seen.sound and names:
-        seen.sound = any(is_sound(line) for line in lines)
+        seen.sound = any(len(line) <= MAX_LINE and is_sound(line) for line in lines)
     may_hide_a_cut = last and kind in ("histogram", "summary", "")
     if not regular or not own or may_hide_a_cut or _is_wanted_inside(declared, seen.wanted):
         return None

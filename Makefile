@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help demo test lint build generated pytest bench fuzz incidents package sbom setup tools clean
+.PHONY: help demo test lint build generated pytest bench fuzz incidents traces package sbom setup tools clean
 
 help:
 	@echo "make demo    a simulated vLLM server that gets into trouble, watched: no GPU, no Docker"
@@ -16,6 +16,7 @@ help:
 	@echo "make build   write the generated files: rules, dashboards, Kubernetes objects, reference"
 	@echo "make incidents  every recording at true speed through real programs: what would have paged (five minutes)"
 	@echo "make bench   speed, as ratios against the reference library and Prometheus"
+	@echo "make traces  days of real arrivals through the simulator, judged (a few minutes)"
 	@echo "make fuzz    hostile input for minutes"
 	@echo "make package  build wheel and sdist, check them, install and use them in a new environment (needs a package index)"
 	@echo "make sbom    packages and licences of a full installation (CycloneDX)"
@@ -60,6 +61,10 @@ package:
 
 sbom: package
 	tools/sbom.sh "$(PYTHON)" dist sbom
+
+# Days of the public traces through the simulator and the daemon's judgement; the suite plays an hour of each.
+traces: $(VENV)/.ready
+	python -m tests.traces
 
 setup: $(VENV)/.ready
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.traces.harness import PUBLIC
 from vllm_vitals.simulator.file_traffic import FileTraffic, Selection, select
 from vllm_vitals.simulator.request_file import MOST_BAD_ROWS, MOST_UNORDERED, RequestFile, RequestFileError
 from vllm_vitals.simulator.settings import ServerSettings
 
 DATA = Path(__file__).parents[1] / "data" / "requests"
-PUBLIC = Path("/work/shared/public-traces")
 HEADER = "arrival,prompt_tokens,output_tokens\n"
 
 

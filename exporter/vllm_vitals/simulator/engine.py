@@ -18,7 +18,7 @@ from vllm_vitals.simulator.steptime import StepTime
 
 @dataclass(slots=True)
 class _InFlight:
-    step: Step
+    step: Step | None  # None: one more token for everybody that decodes, and nothing else
     ends: float
     gap: float  # between two outputs of a decoding request: the step, where there is no speculation
 
@@ -29,6 +29,8 @@ class Engine:
     def __init__(self, settings: ServerSettings, step_time: StepTime, now: float = 0.0) -> None:
         self.settings = settings
         self.stats = EngineStats(settings.max_model_len)
+        self._gaps = self.stats.histograms["inter_token_latency_seconds"]
+        self._iterations = self.stats.histograms["iteration_tokens"]
         self.now = now
         self.frozen = False
         self.paused = False
@@ -36,6 +38,7 @@ class Engine:
         self._own_time = step_time
         self._time = step_time
         self._speculation = Speculation(settings.num_speculative_tokens)
+        self._speculating = settings.num_speculative_tokens > 0
         self.stats.accepted_at = [0.0] * settings.num_speculative_tokens
         self._deferred: list[tuple[float, int, Request]] = []  # by the time at which each may go on
         self._scheduler = Scheduler(settings)
@@ -103,11 +106,21 @@ class Engine:
                 continue
             elif self.now >= until or not (scheduler.running or scheduler.waiting):
                 break  # a step that would start at `until` waits for what else arrives then
-            elif scheduler.unsettled or not scheduler.decoding or not (steps := self._glide_steps(until)):
+            elif (
+                scheduler.unsettled
+                or not scheduler.decoding
+                or self._last_output != self.now
+                or (most := scheduler.glide_limit()) <= 0
+            ):
                 self._take_off()
                 continue
             else:
-                done = self._glide(steps)
+                first, growth = self._ramp()
+                steps = self._steps_until(until, most, first, growth)
+                if not steps:
+                    self._in_flight = _InFlight(None, self.now + first, first * self._speculation.tokens_per_step)
+                    continue
+                done = self._glide(steps, first, growth)
             if done:
                 return done
         return []
@@ -173,58 +186,65 @@ class Engine:
                 self.stats.preemptions += 1
             else:
                 victim.uncounted += 1
-        for request in step.admitted:
+        for request in (*step.admitted, *step.failed) if step.failed else step.admitted:
             if request.scheduled_at < 0:
                 request.scheduled_at = self.now
-                self._admitted(request)
-        for request in step.failed:
-            request.scheduled_at = self.now
-            self._admitted(request)
-        seconds = gap = self._seconds(step)
-        if self._speculation and step.decoding:  # on average this step gives one of its tokens
-            whole = self._time.seconds(0, step.decoding * self._speculation.tokens_per_step, step.context)
-            seconds -= whole * (1 - 1 / self._speculation.tokens_per_step)
+                self.stats.first_admission(request)
+                if self.settings.kv_transfer:
+                    self._ask_connector(request)
+        tokens = self._speculation.tokens_per_step
+        seconds = gap = self._time.seconds(step.prefill, step.decoding * tokens, step.context, step.loaded)
+        if self._speculating and step.decoding:  # on average this step gives one of its tokens
+            seconds -= self._time.seconds(0, step.decoding * tokens, step.context) * (1 - 1 / tokens)
         self._in_flight = _InFlight(step, self.now + seconds, gap)
 
-    def _seconds(self, step: Step) -> float:
-        emitted = step.decoding * self._speculation.tokens_per_step
-        return self._time.seconds(step.prefill, emitted, step.context, step.loaded)
-
-    def _admitted(self, request: Request) -> None:
-        self.stats.first_admission(request)
-        if self.settings.kv_transfer:
-            self.stats.external_queries += request.prompt
-            if request.reason == "error":  # a load that fails counts as a hit
-                size = self.settings.block_size
-                self.stats.external_hits += request.prompt // size * size
+    def _ask_connector(self, request: Request) -> None:
+        self.stats.external_queries += request.prompt
+        if request.reason == "error":  # a load that fails counts as a hit
+            size = self.settings.block_size
+            self.stats.external_hits += request.prompt // size * size
 
     def _land(self, flight: _InFlight) -> list[Request]:
         step, stats = flight.step, self.stats
         self._in_flight = None
+        if step is None:
+            self.now = self._last_output  # where it began, also if the engine was frozen since
+            done = self._glide(1, flight.ends - self.now, 0.0)
+            if self._hung_up:
+                self._let_go()
+            return done
         self.now = flight.ends
         done = self._scheduler.commit(step)
-        if step.decoding and self._speculation:
+        if step.decoding and self._speculating:
             self._speculation.book(stats, flight.gap, 0.0, 1, step.decoding)
         elif step.decoding:
-            stats.histograms["inter_token_latency_seconds"].observe(self.now - self._last_output, step.decoding)
+            self._gaps.observe(self.now - self._last_output, step.decoding)
         for request in step.failed:
             request.first_token_at = request.finished_at = self.now
             request.output = 0
             stats.fail(request)
-        computed = sum(self._output_after_prefill(request) for request in step.completing)
+        computed = 0
+        for request in step.completing:
+            computed += self._output_after_prefill(request)
         outputs = step.decoding + len(step.completing)
         stats.prefilled += step.prefill
         stats.steps += 1
         if outputs:
             stats.generation_tokens += outputs
-            stats.histograms["iteration_tokens"].observe(outputs + computed)
+            self._iterations.observe(outputs + computed)
         self._last_output = self.now
         self._settle(done)
-        done += step.failed
-        for request in self._hung_up:  # after the gauges: they are not refreshed until the engine steps again
+        if step.failed:
+            done += step.failed
+        if self._hung_up:
+            self._let_go()
+        return done
+
+    def _let_go(self) -> None:
+        """Drop those who hung up; after the gauges: they are not refreshed until the engine steps again."""
+        for request in self._hung_up:
             self._scheduler.abort(request)
         self._hung_up.clear()
-        return done
 
     def _output_after_prefill(self, request: Request) -> int:
         """Book the token that ends a prefill; return the prompt tokens computed if it is the request's first."""
@@ -233,7 +253,7 @@ class Engine:
         if request.first_token_at < 0:
             request.first_token_at = self.now
             return self.stats.first_token(request)
-        self.stats.histograms["inter_token_latency_seconds"].observe(self.now - request.last_token_at)
+        self._gaps.observe(self.now - request.last_token_at)
         return 0
 
     def _settle(self, done: list[Request]) -> list[Request]:
@@ -242,8 +262,11 @@ class Engine:
             request.finished_at = self.now
             stats.finish(request)
         stats.running = len(scheduler.running)
-        stats.waiting = len(scheduler.waiting) + len(self._deferred)
-        stats.deferred = len(self._deferred)
+        stats.waiting = len(scheduler.waiting)
+        stats.deferred = 0
+        if self._deferred:
+            stats.deferred = len(self._deferred)
+            stats.waiting += stats.deferred
         stats.kv_usage = scheduler.kv_usage
         return done
 
@@ -253,14 +276,9 @@ class Engine:
 
     # ------------------------------------------------------------------ many plain steps
 
-    def _glide_steps(self, until: float) -> int:
-        """Return how many plain decode steps end by `until` and before anything else can happen."""
-        scheduler = self._scheduler
-        steps = scheduler.glide_limit()
-        if steps <= 0 or self._last_output != self.now:
-            return 0
-        first, growth = self._ramp()
-        room = min(until, self._deferred[0][0] if self._deferred else inf) - self.now
+    def _steps_until(self, until: float, steps: int, first: float, growth: float) -> int:
+        """Return how many of `steps` plain decode steps end by `until` and before anything else can happen."""
+        room = (min(until, self._deferred[0][0]) if self._deferred else until) - self.now
         if _duration(first, growth, steps) > room:
             slope = first - growth / 2  # growth/2 k^2 + slope k = room
             steps = int((sqrt(slope * slope + 2 * growth * room) - slope) / growth if growth else room / first)
@@ -270,22 +288,25 @@ class Engine:
 
     def _ramp(self) -> tuple[float, float]:
         """Return the next plain step's time, and by how much each following one is longer as contexts grow."""
-        scheduler, tokens = self._scheduler, self._speculation.tokens_per_step
-        first = self._time.seconds(0, scheduler.decoding * tokens, scheduler.context + scheduler.decoding)
-        return first / tokens, self._time.context * scheduler.decoding / tokens
+        scheduler, time = self._scheduler, self._time
+        decoding = scheduler.decoding
+        first = time.base + time.context * (scheduler.context + decoding)
+        if not self._speculating:
+            return first + time.decode * decoding, time.context * decoding
+        tokens = self._speculation.tokens_per_step
+        return first / tokens + time.decode * decoding, time.context * decoding / tokens
 
-    def _glide(self, steps: int) -> list[Request]:
+    def _glide(self, steps: int, first: float, growth: float) -> list[Request]:
         scheduler, stats = self._scheduler, self.stats
-        first, growth = self._ramp()
         decoding = scheduler.decoding
         scheduler.glide(steps)
         stats.generation_tokens += decoding * steps
-        if self._speculation:
+        if self._speculating:
             each = self._speculation.tokens_per_step
             self._speculation.book(stats, first * each, growth * each * each, steps, decoding)
         else:
-            stats.histograms["inter_token_latency_seconds"].observe_ramp(first, growth, steps, decoding)
-            stats.histograms["iteration_tokens"].observe(decoding, steps)
+            self._gaps.observe_ramp(first, growth, steps, decoding)
+            self._iterations.observe(decoding, steps)
             stats.steps += steps
         self.now += _duration(first, growth, steps)
         self._last_output = self.now

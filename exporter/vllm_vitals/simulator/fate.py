@@ -3,7 +3,7 @@
 Input: a request and a random source. Output: the same request, marked. What each mark does to vLLM's metrics was seen
 on vLLM 0.32: a request that fails inside the engine ends as ``error`` within a step, with no token; a stream that fails
 is still a 2xx; what the API server refuses or breaks on never reaches the engine. Invariant: with the default fate
-nothing is drawn but whether the answer is streamed.
+nothing is drawn.
 """
 
 from dataclasses import dataclass
@@ -30,6 +30,8 @@ class Fate:
 
     def mark(self, request: Request, random: Random) -> None:
         """Draw the fate of one request."""
+        if self is SERVED:
+            return  # whether a good answer is streamed is seen in no metric
         request.stream = random.random() < self.streamed
         if self.invalid and random.random() < self.invalid:
             request.refused = 400

@@ -6,7 +6,8 @@ fails later is still the 2xx that it began as, and ``/metrics``, ``/health`` and
 its first answer on, never before.
 """
 
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
 
 from prometheus_client import utils
 
@@ -32,23 +33,25 @@ class HttpMetrics:
     def __init__(self, started_at: float, created: bool) -> None:
         self._since = _number(started_at)
         self._created = created
-        self._answers: dict[tuple[str, str, str], int] = {}
-        self._fine = Histogram(_FINE)
-        self._coarse: dict[tuple[str, str], Histogram] = {}
+        self._answers: dict[tuple[str, str, int], int] = {}
+        self._durations: dict[tuple[str, str], Histogram] = {}
 
     def count(self, handler: str, method: str, status: int, seconds: float = 0.0) -> None:
         """Count one answer."""
-        key = (handler, method, f"{status // 100}xx")
+        key = (handler, method, status // 100)
         self._answers[key] = self._answers.get(key, 0) + 1
-        self._fine.observe(seconds)
-        self._coarse.setdefault(key[:2], Histogram(_COARSE)).observe(seconds)
+        durations = self._durations.get(key[:2])
+        if durations is None:
+            durations = self._durations[key[:2]] = Histogram(_FINE)
+        durations.observe(seconds)
 
     def render(self) -> str:
         """Return the families, nothing before the first answer."""
         if not self._answers:
             return ""
         names = [
-            f'{{handler="{handler}",method="{method}",status="{status}"}}' for handler, method, status in self._answers
+            f'{{handler="{handler}",method="{method}",status="{status}xx"}}'
+            for handler, method, status in self._answers
         ]
         out = [_header(f"{HTTP_REQUESTS}_total", "counter", _TOTAL)]
         out += [
@@ -58,9 +61,10 @@ class HttpMetrics:
         if self._created:
             out.append(_header(f"{HTTP_REQUESTS}_created", "gauge", _TOTAL))
             out += [f"{HTTP_REQUESTS}_created{name} {self._since}\n" for name in names]
-        out += self._histograms("http_request_duration_highr_seconds", _HIGHR, {"": self._fine})
+        out += self._histograms("http_request_duration_highr_seconds", _HIGHR, {"": _sum(self._durations.values())})
         by_handler = {
-            f'handler="{handler}",method="{method}"': found for (handler, method), found in self._coarse.items()
+            f'handler="{handler}",method="{method}"': _coarse(found)
+            for (handler, method), found in self._durations.items()
         }
         out += self._histograms("http_request_duration_seconds", _BY_HANDLER, by_handler)
         return "".join(out)
@@ -81,6 +85,23 @@ class HttpMetrics:
             out.append(_header(f"{name}_created", "gauge", text))
             out += [f"{name}_created{f'{{{labels}}}' if labels else ''} {self._since}\n" for labels in found]
         return out
+
+
+def _sum(histograms: Iterable[Histogram]) -> Histogram:
+    whole = Histogram(_FINE)
+    for each in histograms:
+        whole.counts = [total + count for total, count in zip(whole.counts, each.counts, strict=True)]
+        whole.sum += each.sum
+    return whole
+
+
+def _coarse(fine: Histogram) -> Histogram:
+    """Return the same in few buckets; their bounds are among the many."""
+    whole = Histogram(_COARSE)
+    for bound, count in zip((*fine.bounds, float("inf")), fine.counts, strict=True):
+        whole.counts[bisect_left(_COARSE, bound)] += count
+    whole.sum = fine.sum
+    return whole
 
 
 def _header(name: str, kind: str, text: str) -> str:

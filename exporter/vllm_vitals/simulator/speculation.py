@@ -17,9 +17,6 @@ class Speculation:
         self._carry = 0.0  # the share of a step that is done but not booked
         self.accept(acceptance)
 
-    def __bool__(self) -> bool:
-        return self._draft_tokens > 0
-
     def accept(self, acceptance: float) -> None:
         """Let drafts be accepted with this chance from now on."""
         self._accepted = [acceptance**position for position in range(1, self._draft_tokens + 1)]

@@ -19,6 +19,12 @@ _HISTOGRAMS = (
     "queue_time_seconds", "inference_time_seconds", "prefill_time_seconds", "decode_time_seconds",
     "request_preemptions", "request_computed_tokens",
 )  # fmt: skip
+# What a finished request is observed in, in the order in which `EngineStats.finish` counts it.
+_OF_REQUESTS = (
+    "request_prompt_tokens", "request_output_tokens", "request_longest_output", "request_choices", "request_max_tokens",
+    "tpot_seconds", "e2e_latency_seconds", "queue_time_seconds", "inference_time_seconds", "prefill_time_seconds",
+    "decode_time_seconds", "request_preemptions", "request_computed_tokens",
+)  # fmt: skip
 FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
 
 
@@ -81,9 +87,11 @@ class EngineStats:
     accepted_at: list[float] = field(default_factory=list)
     responses: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FINISH_REASONS, 0))
     histograms: dict[str, Histogram] = field(default_factory=dict)
+    _of_requests: tuple[Histogram, ...] = ()
 
     def __post_init__(self) -> None:
         self.histograms = {name: Histogram(family(name).bounds(self.max_model_len)) for name in _HISTOGRAMS}
+        self._of_requests = tuple(self.histograms[name] for name in _OF_REQUESTS)
 
     def first_admission(self, request: Request) -> None:
         """Prefix look-ups count once, when a request is first admitted; a victim's do not (S:138-155)."""
@@ -106,18 +114,12 @@ class EngineStats:
         """Count a finished request (S:586-620)."""
         self.responses[request.reason] += 1
         decode = request.finished_at - request.first_token_at
-        values = {
-            "request_prompt_tokens": request.prompt, "request_output_tokens": request.output,
-            "request_longest_output": request.output, "request_choices": 1,
-            "request_max_tokens": request.max_tokens,
-            "tpot_seconds": decode / (request.output - 1) if request.output > 1 else 0.0,
-            "e2e_latency_seconds": request.finished_at - request.arrival,
-            "queue_time_seconds": request.scheduled_at - request.arrival,
-            "inference_time_seconds": request.finished_at - request.scheduled_at,
-            "prefill_time_seconds": request.first_token_at - request.scheduled_at,
-            "decode_time_seconds": decode, "request_preemptions": request.preemptions,
-            "request_computed_tokens": request.prompt - request.cached,
-        }  # fmt: skip
-        histograms = self.histograms
-        for name, value in values.items():
-            histograms[name].observe(value)
+        output, arrival, scheduled = request.output, request.arrival, request.scheduled_at
+        values = (
+            request.prompt, output, output, 1, request.max_tokens, decode / (output - 1) if output > 1 else 0.0,
+            request.finished_at - arrival, scheduled - arrival, request.finished_at - scheduled,
+            request.first_token_at - scheduled, decode, request.preemptions, request.prompt - request.cached,
+        )  # fmt: skip
+        for histogram, value in zip(self._of_requests, values, strict=True):
+            histogram.counts[bisect_left(histogram.bounds, value)] += 1
+            histogram.sum += value

@@ -214,7 +214,10 @@ class World:
         else:
             engine = engines[0] if len(engines) == 1 else min(engines, key=lambda each: each.load)
         self._listen(Happening(self.now, "received", request))
-        if request.refused or self._refuses(request, engine):
+        settings = self.settings
+        if request.prompt >= settings.max_model_len or settings.max_num_queued_reqs is not None:
+            self._refuse(request, engine)
+        if request.refused:
             failed_stream = request.refused >= 500 and request.refused != 503 and request.stream
             self._answered(request, self.now, 200 if failed_stream else request.refused)
             return
@@ -222,15 +225,14 @@ class World:
         if request.patience is not None:
             heappush(self._patience, (request.arrival + request.patience, request.id, request))
 
-    def _refuses(self, request: Request, engine: Engine) -> bool:
-        """Return whether vLLM's API server sends this one back: too long a prompt, or too long a queue."""
+    def _refuse(self, request: Request, engine: Engine) -> None:
+        """Send back what vLLM's API server does: too long a prompt, or one more than may queue."""
         limit = self.settings.max_num_queued_reqs
         if request.prompt >= self.settings.max_model_len:
             request.refused = 400
         elif limit is not None and engine.waiting >= limit:
             request.refused = 503
             self.engines[0].stats.queue_rejections += 1  # the family has no engine
-        return bool(request.refused)
 
     def _answered(self, request: Request, at: float, status: int) -> None:
         self.http.count(request.handler, "POST", status, at - request.arrival)

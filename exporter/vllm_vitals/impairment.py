@@ -39,7 +39,7 @@ class Impairment:
         self._met.pop(kind, None)
 
     def active(self) -> Mapping[str, str]:
-        """Every trouble that is in force, and why."""
+        """Return every impairment in force, and why."""
         now, met = self._now(), dict(self._met)
         return {kind: met[kind][1] for kind in KINDS if kind in met and met[kind][0] >= now - HELD_S[kind]}
 
@@ -52,7 +52,7 @@ class Impairment:
             )
 
     def lag(self, seconds: float = KEPT_S) -> float:
-        """The longest lag of the event loop over the last ``seconds``."""
+        """Return the longest lag of the event loop over the last ``seconds``."""
         since = self._now() - seconds
         return max((lag for at, lag in self._lags if at >= since), default=0.0)
 
@@ -66,12 +66,12 @@ class Impairment:
 
 
 def is_ours(error: BaseException | None) -> TypeGuard[OSError]:
-    """Whether an error tells of our own limits, not of the other end."""
+    """Return whether an error tells of our own limits, not of the other end."""
     return isinstance(error, OSError) and error.errno in _OURS
 
 
 def out_of_descriptors() -> bool:
-    """Whether no file can be opened now: a resolver says only that it failed."""
+    """Return whether no file can be opened now: a resolver says only that it failed."""
     try:
         os.close(os.open(os.devnull, os.O_RDONLY))
     except OSError as error:

@@ -278,17 +278,17 @@ class Config:
 
 
 def key_of(name: str) -> str:
-    """What limit ``name`` is called in a file, where the value brings the unit."""
+    """Return what limit ``name`` is called in a file, where the value brings the unit."""
     found = (part.alias for part in getattr(_HINTS[name], "__metadata__", ()) if isinstance(part, FieldInfo))
     return next(filter(None, found), name)
 
 
 def written(limits: Limits, name: str) -> str:
-    """The value of limit ``name`` as a file has it."""
+    """Return the value of limit ``name`` as a file has it."""
     value: float = getattr(limits, name)
     return duration_text(value) if name.endswith(("_for", "_seconds")) else f"{value:.12g}"
 
 
 def move_when(name: str) -> str:
-    """The sentence that says when to move limit ``name``."""
+    """Return the sentence that says when to move limit ``name``."""
     return {f.name: str(f.metadata["move"]) for f in fields(Limits)}[name]

@@ -36,12 +36,12 @@ def explain(name: str, error: ValidationError, model: type[Any]) -> list[str]:
 
 
 def _keys_of(problem: ErrorDetails) -> list[str]:
-    """The path of a problem without the places in lists."""
+    """Return the path of a problem without the places in lists."""
     return [part for part in problem["loc"] if isinstance(part, str)]
 
 
 def unique(lines: Iterable[str]) -> list[str]:
-    """The lines in their order, each once."""
+    """Return the lines in their order, each once."""
     return list(dict.fromkeys(lines))
 
 
@@ -81,7 +81,7 @@ def _reason(problem: ErrorDetails, model: type[Any]) -> str:
 
 
 def _unquoted(kind: str, value: object) -> str:
-    """The mend for a number or a truth that stands in quotes: text is never converted."""
+    """Return the mend for a number or a truth that stands in quotes: text is never converted."""
     if isinstance(value, str):
         number = kind in ("float_type", "int_type") and re.fullmatch(r"-?\d{1,18}(\.\d{1,18})?", value)
         if number or (kind == "bool_type" and value in ("true", "false")):
@@ -123,7 +123,7 @@ _BOUNDS = {
 
 
 def _known_keys(model: type[Any], location: tuple[int | str, ...]) -> list[str]:
-    """The keys that the model at ``location`` within ``model`` knows."""
+    """Return the keys that the model at ``location`` within ``model`` knows."""
     for part in location[:-1]:
         if annotation := _keys(model).get(str(part)):
             model = _model_in(annotation) or model
@@ -131,12 +131,12 @@ def _known_keys(model: type[Any], location: tuple[int | str, ...]) -> list[str]:
 
 
 def keys_of(model: type[Any]) -> set[str]:
-    """The keys that a model or a dataclass has in a file."""
+    """Return the keys that a model or a dataclass has in a file."""
     return set(_keys(model))
 
 
 def _keys(model: type[Any]) -> dict[str, Any]:
-    """The keys of a model or dataclass, with their types."""
+    """Return the keys of a model or dataclass, with their types."""
     if issubclass(model, BaseModel):
         return {field.alias or name: field.annotation for name, field in model.model_fields.items()}
     hints = get_type_hints(model, include_extras=True)
@@ -144,20 +144,20 @@ def _keys(model: type[Any]) -> dict[str, Any]:
 
 
 def _alias(hint: object) -> str:
-    """The key of a dataclass's field in a file, where that is not its name."""
+    """Return the key of a dataclass's field in a file, where that is not its name."""
     names = (part.alias for part in getattr(hint, "__metadata__", ()) if isinstance(part, FieldInfo))
     return next(filter(None, names), "")
 
 
 def _model_in(annotation: object) -> type[Any] | None:
-    """The model that an annotation such as ``list[TargetConfig]`` or ``Tls | None`` holds."""
+    """Return the model that an annotation such as ``list[TargetConfig]`` or ``Tls | None`` holds."""
     if isinstance(annotation, type) and (is_dataclass(annotation) or issubclass(annotation, BaseModel)):
         return annotation
     return next(filter(None, map(_model_in, get_args(annotation))), None)
 
 
 def show(value: object) -> str:
-    """A value as a person typed it, short; never more than 60 characters of it."""
+    """Return a value as a person typed it, short; never more than 60 characters of it."""
     text = {True: "true", False: "false", None: "nothing"}.get(value) if isinstance(value, bool | None) else None
     if text is None:
         text = (

@@ -85,7 +85,7 @@ def build(name: str, document: dict[str, Any], folder: Path | None = None) -> Co
 
 
 def _without(plain: dict[str, Any], wrong: list[tuple[int | str, ...]], keep_places: bool = False) -> dict[str, Any]:
-    """The values without what is wrong: a list loses its wrong entries (or has None there), the file its wrong keys."""
+    """Return the values without errors: a list loses its wrong entries (or has None there), the file its wrong keys."""
     entries = {(str(place[0]), place[1]) for place in wrong if place[0] in _LISTS and len(place) > 1}
     whole = {place[0] for place in wrong if place[:2] not in entries}
     rest = {key: value for key, value in plain.items() if key not in whole}
@@ -96,12 +96,12 @@ def _without(plain: dict[str, Any], wrong: list[tuple[int | str, ...]], keep_pla
 
 
 def _places(plain: dict[str, Any], key: str) -> list[int]:
-    """Where in the file the entries of a list stand that can be used."""
+    """Return where in the file the entries of a list stand that can be used."""
     return [index for index, entry in enumerate(plain.get(key) or []) if entry is not None]
 
 
 def _unfilled(path: str, value: object) -> Iterator[tuple[str, str]]:
-    """Every text that still holds ``${NAME}``: this file is read as it stands."""
+    """Yield every text that still holds ``${NAME}``: this file is read as it stands."""
     if isinstance(value, dict):
         for key, each in value.items():
             yield from _unfilled(f"{path}.{key}" if path else key, each)
@@ -113,7 +113,7 @@ def _unfilled(path: str, value: object) -> Iterator[tuple[str, str]]:
 
 
 def missing_packages(config: Config) -> list[str]:
-    """What this installation lacks for a config: without it the config is right, and does not work here."""
+    """Return what this installation lacks for a config: without it the config is right, and does not work here."""
     if find_spec("dns") is not None:
         return []
     return [
@@ -124,7 +124,7 @@ def missing_packages(config: Config) -> list[str]:
 
 
 def warnings(config: Config) -> list[str]:
-    """What is allowed and probably not meant: files that cannot be read or written now, and nothing to watch."""
+    """Return what is allowed and probably not meant: files that cannot be read or written now, and nothing to watch."""
     notes = list(config.notes)
     if not config.targets and not config.discovery:
         notes.append("no targets: there is nothing to watch but what the command line names")
@@ -145,7 +145,7 @@ def warnings(config: Config) -> list[str]:
 
 
 def _writable(folder: Path) -> bool:
-    """Whether files can be made in a folder, or it can be made itself."""
+    """Return whether files can be made in a folder, or it can be made itself."""
     nearest = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
     return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
 

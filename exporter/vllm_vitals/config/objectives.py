@@ -53,5 +53,5 @@ class Slo:
     models: Pattern = ".+"
 
     def covers(self, model_name: str) -> bool:
-        """Whether this promise speaks of the model."""
+        """Return whether this objective covers the model."""
         return re.fullmatch(self.models, model_name) is not None

@@ -31,12 +31,12 @@ ONCE_AT_THE_TOP = frozenset({
 
 
 def renamed(path: Sequence[str]) -> str:
-    """The new name of the key at ``path``; empty where it has none."""
+    """Return the new name of the key at ``path``; empty where it has none."""
     return RENAMED.get(".".join(path), ("", ""))[0]
 
 
 def mend(path: Sequence[str]) -> str:
-    """What to write instead of the key at ``path``; empty where it never was one."""
+    """Return what to write instead of the key at ``path``; empty where it never was one."""
     now = RENAMED.get(".".join(path))
     if now is not None:
         return f'is called {now[0]} now: write {now[0]}: "{now[1]}" or such'

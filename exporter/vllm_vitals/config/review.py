@@ -41,5 +41,5 @@ class ReviewSettings(Strict):
         return self.gpu_hour_price if own is None or own.gpu_hour_price is None else own.gpu_hour_price
 
     def slos_of(self, model_name: str) -> tuple[Slo, ...]:
-        """The objectives that speak of the model."""
+        """Return the objectives that cover the model."""
         return tuple(slo for slo in self.slos if slo.covers(model_name))

@@ -180,7 +180,7 @@ class Limits(Strict):
 
 
 def _bare_addresses(value: object) -> object:
-    """An address alone stands for a target with nothing else to say."""
+    """Let an address alone stand for a target without further keys."""
     return [{"url": item} if isinstance(item, str) else item for item in value] if isinstance(value, list) else value
 
 

@@ -26,7 +26,7 @@ _SECTIONS = frozenset({"targets", "discovery", "thresholds", "limits", "logs", "
 
 
 def document(path: Path) -> dict[str, Any]:
-    """The plain values of a config file, unchecked but for YAML's own traps. Raises `ConfigError`."""
+    """Return the plain values of a config file, unchecked but for YAML's own traps. Raises `ConfigError`."""
     try:
         return strict_yaml.read(path)
     except strict_yaml.YamlError as error:
@@ -34,7 +34,7 @@ def document(path: Path) -> dict[str, Any]:
 
 
 def checked(plain: dict[str, Any], folder: Path | None = None) -> tuple[File | None, ValidationError | None]:
-    """What a file says, or why that cannot be known. Relative paths begin at ``folder``."""
+    """Return the content of a file, or why it cannot be read. Relative paths begin at ``folder``."""
     filled = {key: value for key, value in plain.items() if value is not None or key not in _SECTIONS}
     try:
         return File.model_validate(filled, context={"folder": folder}), None
@@ -43,7 +43,7 @@ def checked(plain: dict[str, Any], folder: Path | None = None) -> tuple[File | N
 
 
 def moved(name: str, plain: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The values without what the alert config once had at its top, and one line that says where that stands now."""
+    """Return the values without keys that the alert config once had at its top, and one line on where they are now."""
     old = sorted(ONCE_AT_THE_TOP & plain.keys())
     limits = plain.get("limits")
     theirs = keys_of(AlertLimits) | {path.rpartition(".")[2] for path in RENAMED if path.startswith("alerts.limits.")}
@@ -57,22 +57,22 @@ def moved(name: str, plain: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
 
 
 def review(path: Path) -> ReviewSettings:
-    """The section ``review``; its defaults where the file has none. Raises `ConfigError`."""
+    """Return the section ``review``; its defaults where the file has none. Raises `ConfigError`."""
     return _read(path, "review").review
 
 
 def logs(path: Path) -> LogsConfig:
-    """The section ``logs``; its defaults where the file has none. Raises `ConfigError`."""
+    """Return the section ``logs``; its defaults where the file has none. Raises `ConfigError`."""
     return _read(path, "logs").logs
 
 
 def alerts(path: Path) -> AlertConfig:
-    """The section ``alerts``, and the file's thresholds, by which native rules judge. Raises `ConfigError`."""
+    """Return the section ``alerts``, and the file's thresholds, by which native rules judge. Raises `ConfigError`."""
     return parse_alerts(document(path), str(path))
 
 
 def parse_alerts(plain: dict[str, Any], name: str = "config") -> AlertConfig:
-    """The same of a file's plain values."""
+    """Return the same of a file's plain values."""
     file = _take(name, plain, None, "alerts", "thresholds")
     return replace(file.alerts, thresholds=Thresholds(**file.thresholds.said))
 
@@ -82,7 +82,7 @@ def _read(path: Path, name: str) -> File:
 
 
 def _take(name: str, plain: dict[str, Any], folder: Path | None, *sections: str) -> File:
-    """The file with nothing but these sections, and what stands at the top and is no key at all."""
+    """Return the file with nothing but these sections, and what stands at the top and is no key at all."""
     plain, problems = moved(name, plain)
     known = keys_of(File)
     file, error = checked({k: v for k, v in plain.items() if k in sections or k not in known}, folder)

@@ -42,7 +42,7 @@ def _problem(text: str, mark: yaml.Mark) -> yaml.MarkedYAMLError:
 
 
 def read(path: Path, most: int = MAX_BYTES) -> dict[str, Any]:
-    """The mapping that a file of at most so many bytes holds."""
+    """Return the mapping that a file of at most so many bytes holds."""
     try:
         with path.open("rb") as file:
             content = file.read(most + 1)
@@ -54,7 +54,7 @@ def read(path: Path, most: int = MAX_BYTES) -> dict[str, Any]:
 
 
 def load(name: str, content: bytes) -> dict[str, Any]:
-    """The mapping that ``content`` holds; an empty file is an empty mapping."""
+    """Return the mapping that ``content`` holds; an empty file is an empty mapping."""
     try:
         document = yaml.load(content, Loader=_Loader)  # noqa: S506 - a SafeLoader
     except yaml.MarkedYAMLError as error:

@@ -34,7 +34,7 @@ class ThresholdsSection(Strict):
 
 
 def _threshold(name: str) -> object:
-    """What a threshold may be: a duration, a share, a count of failures, or any number above 0."""
+    """Return what a threshold may be: a duration, a share, a count of failures, or any number above 0."""
     if name in TIMES:
         return Duration
     if name == "failures":

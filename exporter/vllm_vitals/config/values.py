@@ -71,7 +71,7 @@ def duration_text(seconds: float) -> str:
 
 
 def _mended(value: object) -> str:
-    """What was probably meant by something that is no duration; empty where nobody could tell."""
+    """Return what was probably meant by something that is no duration; empty where that is open."""
     if isinstance(value, bool):
         return ""
     if isinstance(value, int | float) or (isinstance(value, str) and re.fullmatch(r"\d{1,12}(?:\.\d{1,6})?", value)):
@@ -113,7 +113,7 @@ def parse_size(value: object) -> int:
 
 
 def _mended_size(value: object) -> str:
-    """What was probably meant by something that is no size; empty where nobody could tell."""
+    """Return what was probably meant by something that is no size; empty where that is open."""
     found = re.fullmatch(r"(\d{1,15})\s*(?:([kmg])(?:i?b?)?|b|bytes)?", str(value).strip().lower())
     if found is None or isinstance(value, bool):
         return ""
@@ -148,7 +148,7 @@ def _compiles(pattern: str) -> str:
 
 
 def _below_config(file: str, info: ValidationInfo) -> str:
-    """A path as the program opens it: relative ones begin at the folder of the config file, as in Prometheus' files."""
+    """Return a path to open: relative ones begin at the folder of the config file, as in Prometheus' files."""
     base = (info.context or {}).get("folder")
     return str(Path(base) / file) if base is not None and file else file
 
@@ -193,7 +193,7 @@ def _target_address(value: object) -> Address:
 
 
 def _service_url(value: object) -> str:
-    """A URL without credentials, which have keys of their own; whatever is wrong, it is not shown."""
+    """Return a URL without credentials, which have keys of their own; whatever is wrong, it is not shown."""
     if not isinstance(value, str) or not re.fullmatch(r"https?://[^\s@]{1,2000}", value):
         _refuse_address("expected http:// or https:// and an address, without user or password")
     return value

@@ -37,7 +37,7 @@ class Reader:
         self._named: dict[str, list[int]] = {}
 
     def target(self, index: int, entry: TargetConfig) -> Target:
-        """The target that an entry of ``targets`` describes."""
+        """Return the target that an entry of ``targets`` describes."""
         like, url = self._like(f"targets[{index}]", entry), entry.url
         who = Credentials(username=url.username, password=url.password) if url.username else like.credentials
         if entry.basic_auth is not None:
@@ -49,7 +49,7 @@ class Reader:
         return replace(like, name=name, url=url.url, credentials=who)
 
     def sourced(self, index: int, entry: DiscoveryConfig) -> Sourced:
-        """The source that an entry of ``discovery`` describes, and how its targets are watched."""
+        """Return the source that an entry of ``discovery`` describes, and how its targets are watched."""
         return Sourced(_source(entry), self._like(f"discovery[{index}]", entry))
 
     def compare_names(self) -> None:
@@ -63,7 +63,7 @@ class Reader:
                 )
 
     def _like(self, where: str, entry: Watched) -> Target:
-        """A target as an entry wants it watched, without name and address."""
+        """Return a target as an entry wants it watched, without name and address."""
         file = self._file
         interval = entry.interval or file.interval
         timeout = entry.timeout or file.timeout or min(10.0, 0.9 * interval)
@@ -88,7 +88,7 @@ class Reader:
         )
 
     def _thresholds(self, where: str, interval: float, said: dict[str, Any]) -> Thresholds:
-        """The thresholds of a target; windows that the file leaves open hold at least four of its scrapes."""
+        """Return the thresholds of a target; windows that the file leaves open hold at least four of its scrapes."""
         least = said.get("fast_window", 0.0) / 4  # a longer fast window asks for a longer slow one too
         limits = replace(Thresholds().at_interval(max(interval, least)), **said)
         if limits.fast_window > limits.slow_window and self._steady:

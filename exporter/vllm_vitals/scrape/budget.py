@@ -20,7 +20,7 @@ class Budget:
         self.free_at = 0.0
 
     def is_light(self, size: int) -> bool:
-        """Whether a body of ``size`` bytes may be read on the event loop itself."""
+        """Return whether a body of ``size`` bytes may be read on the event loop itself."""
         return size <= INLINE_BYTES and self._last_cost <= INLINE_S
 
     def spend(self, now: float, cost: float) -> float:

@@ -39,7 +39,7 @@ class Asked:
 
 
 def payload(task: Task, model: str) -> dict[str, Any]:
-    """The smallest request of a task: one short input, one token out."""
+    """Return the smallest request of a task: one short input, one token out."""
     if task == "embeddings":
         return {"model": model, "input": "1"}
     one_token = {"model": model, "max_tokens": 1, "temperature": 0}
@@ -49,7 +49,7 @@ def payload(task: Task, model: str) -> dict[str, Any]:
 
 
 def first_task(plan: CanaryPlan, role: Role | None) -> Task:
-    """What to begin with; `auto` begins with completions, or embeddings at a pooling engine."""
+    """Return what to begin with; `auto` begins with completions, or embeddings at a pooling engine."""
     for task in _PATHS:
         if plan.task == task:
             return task
@@ -57,13 +57,13 @@ def first_task(plan: CanaryPlan, role: Role | None) -> Task:
 
 
 def other_task(plan: CanaryPlan, task: Task) -> Task:
-    """What to try after the server said that its model does not do ``task``."""
+    """Return what to try after the server said that its model does not do ``task``."""
     order = list(_PATHS)
     return order[(order.index(task) + 1) % len(order)] if plan.task == "auto" else task
 
 
 def model_of(plan: CanaryPlan, snapshot: TargetSnapshot | None) -> str | None:
-    """Whom to ask for; None where nobody should be asked now."""
+    """Return the model to request; None where no request should be sent now."""
     if snapshot is None or not snapshot.up or any(engine.state is State.ASLEEP for engine in snapshot.engines):
         return None
     return plan.model or next((e.key.model_name for e in snapshot.engines if e.key.model_name), None)

@@ -94,7 +94,7 @@ class Discovery:
             self.close()
 
     def _say(self, problem: str) -> None:
-        """Each new problem once, and once that it is over."""
+        """Log each new problem once, and its end once."""
         if problem and problem != self._said:
             self._log.warning("discovery_failed", why=problem, keeps="what was found last")
         elif self._said and not problem:
@@ -126,7 +126,7 @@ class _Reader:
         self._known: dict[str, _Known] = {}
 
     async def read(self) -> tuple[list[Found], list[str]]:
-        """What all parts say now, and what was wrong."""
+        """Return what all parts list now, and what was wrong."""
         parts, problems = list(self.parts()), []
         self._kept = {part: self._kept.get(part, []) for part in parts}
         self._known = {part: self._known[part] for part in parts if part in self._known}
@@ -141,14 +141,14 @@ class _Reader:
         return found[:MAX_FOUND], problems
 
     async def read_file(self, file: str) -> list[Found]:
-        """What a file says. One that did not change since is not even opened."""
+        """Return the targets of a file; an unchanged one is not opened."""
         stamp, known = _stamp(file), self._known.get(file)
         if stamp is not None and known is not None and known.stamp == stamp:
             return known.said()
         return await self._parsed(file, file, await asyncio.to_thread(_content, file), stamp)
 
     async def read_http(self, source: HttpSource, fetch: Fetch) -> list[Found]:
-        """What a service says."""
+        """Return the targets of a service."""
         where = shown(source.url)
         who, tls, deadline = source.credentials, source.tls, min(10.0, source.refresh)
         reply = await fetch(Target(where, source.url, source.refresh, deadline, credentials=who, tls=tls))
@@ -157,7 +157,7 @@ class _Reader:
         return await self._parsed(source.url, where, reply.body)
 
     async def read_dns(self, source: DnsSource, name: str, resolve: Resolve) -> list[Found]:
-        """The addresses of a name."""
+        """Return the addresses of a name."""
         found = await _resolved(source, name, resolve)
         if not found and self._kept.get(name):
             await asyncio.sleep(ASK_AGAIN_S)
@@ -183,7 +183,7 @@ class _Known:
     stamp: object = None
 
     def said(self) -> list[Found]:
-        """The targets. Raises `SourceError`."""
+        """Return the targets. Raises `SourceError`."""
         if self.problem:
             raise SourceError(self.problem)
         return self.found
@@ -197,7 +197,7 @@ def _parse(where: str, content: bytes, digest: bytes, gone: Event) -> _Known:
 
 
 def _matching(patterns: Iterable[str]) -> list[str]:
-    """The files that there are now; a plain path is listed even where it is missing, so that this is said."""
+    """Return the files that there are now; a plain path is listed even where it is missing, so that this is said."""
     files = [f for pattern in patterns for f in (sorted(glob.glob(pattern)) if "*" in pattern else [pattern])]
     return list(dict.fromkeys(files))[:MAX_FILES]
 

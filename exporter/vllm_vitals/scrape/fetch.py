@@ -69,7 +69,7 @@ class Fetcher:
         return Scrape(at, duration, bytes(body))
 
     def _whose(self, failure: FetchError, duration: float, timeout: float) -> FetchError:
-        """The same failure, unless it is ours: then `impaired`, which says nothing about the server."""
+        """Return the same failure, unless it is ours: then `impaired`, which says nothing about the server."""
         if failure.reason == "dns" and out_of_descriptors():
             failure = FetchError("impaired", NO_DESCRIPTORS)
         if failure.reason == "timeout":
@@ -81,7 +81,7 @@ class Fetcher:
         return failure
 
     async def ask(self, target: Target) -> tuple[Mapping[str, str], str]:
-        """Settings and version that a server tells outside its metrics; what it does not tell is left out."""
+        """Return settings and version that a server exposes outside its metrics; what is missing is left out."""
         version = await self._json(target, "version")
         models = await self._json(target, "v1/models")
         listed = models.get("data")
@@ -119,7 +119,7 @@ class Fetcher:
             raise CanaryError(classify(error, started=False).detail) from None
 
     async def _json(self, target: Target, path: str) -> dict[str, Any]:
-        """A JSON object beside /metrics, or an empty one: this is a courtesy and never an error."""
+        """Return a JSON object beside /metrics, or an empty one: this is a courtesy and never an error."""
         address, body = _beside_metrics(target, path), bytearray()
         try:
             async with asyncio.timeout(target.timeout):
@@ -160,7 +160,7 @@ class Fetcher:
                 raise FetchError("too_large", f"the body is {limit}: {burden(body)}")
 
     def _context(self, target: Target) -> ssl.SSLContext | bool:
-        """The TLS context of a target, made again only when one of its files changed."""
+        """Return the TLS context of a target, made again only when one of its files changed."""
         tls = target.tls
         if not target.url.startswith("https:") or tls == Tls(server_name=tls.server_name):
             return True
@@ -196,7 +196,7 @@ class Fetcher:
 
 
 def make_context(tls: Tls) -> ssl.SSLContext:
-    """What to verify and what to show when connecting."""
+    """Return what to verify and what to show when connecting."""
     context = ssl.create_default_context(cafile=tls.ca_file or None)
     if tls.insecure_skip_verify:
         context.check_hostname = False
@@ -208,13 +208,13 @@ def make_context(tls: Tls) -> ssl.SSLContext:
 
 
 def _beside_metrics(target: Target, path: str) -> str:
-    """The address of ``path`` on the server whose metrics a target's URL names."""
+    """Return the address of ``path`` on the server whose metrics a target's URL names."""
     url = urlsplit(target.url)
     return url._replace(path=url.path.removesuffix("metrics") + path, query="").geturl()
 
 
 def _own_headers(target: Target) -> dict[str, str]:
-    """What a target's requests carry beside `_HEADERS`."""
+    """Return what a target's requests carry beside `_HEADERS`."""
     return {**target.headers, **_authorization(target)}
 
 
@@ -230,7 +230,7 @@ def _authorization(target: Target) -> dict[str, str]:
 
 
 def _secret(file: str) -> str:
-    """A secret from its file, without the newline at its end."""
+    """Return a secret from its file, without the newline at its end."""
     try:
         with Path(file).open("rb") as handle:
             secret = handle.read(MAX_SECRET_BYTES + 1).decode().strip()
@@ -242,7 +242,7 @@ def _secret(file: str) -> str:
 
 
 def _same_origin(url: str, location: str) -> str | None:
-    """Where a redirect leads, if that is the very server we were told to read."""
+    """Return where a redirect leads, if that is the configured server."""
     try:
         here, there = urlsplit(url), urlsplit(urljoin(url, location))
         same = (here.scheme, here.hostname, here.port) == (there.scheme, there.hostname, there.port)

@@ -31,17 +31,17 @@ Record = Callable[[Scrape, TargetSnapshot], None]
 
 
 def phase(name: str) -> float:
-    """Where in its interval a target is polled, 0 to 1: stable, and spread evenly over many targets."""
+    """Return where in its interval a target is polled, 0 to 1: stable, and spread evenly over many targets."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:6], "big") / 2**48
 
 
 def next_due(now: float, interval: float, offset: float) -> float:
-    """The first point of a target's grid that lies at least half an interval ahead."""
+    """Return the first point of a target's grid that lies at least half an interval ahead."""
     return (floor((now + interval / 2 - offset) / interval) + 1) * interval + offset
 
 
 def on_tick(at: float, interval: float) -> float:
-    """The next point at which polls start: those of many targets go together, with warm caches, a third cheaper."""
+    """Return the next point at which polls start: polls of many targets start together, a third cheaper."""
     tick = min(MAX_TICK_S, interval / 20)
     return ceil(at / tick) * tick
 

@@ -38,7 +38,7 @@ _WORDS = {
 
 
 def of_status(status: int) -> str:
-    """The reason for an HTTP status that is not 200."""
+    """Return the reason for an HTTP status that is not 200."""
     if 300 <= status < 400:
         return "redirect"
     return _BY_STATUS.get(status, "http_error")

@@ -23,7 +23,7 @@ class Shard:
         return f"{self.index}/{self.count}"
 
     def owns(self, name: str) -> bool:
-        """Whether the target called ``name`` is this shard's."""
+        """Return whether the target called ``name`` is this shard's."""
         return self.count == 1 or owner(name, self.count) == self.index
 
 
@@ -40,7 +40,7 @@ def parse_shard(text: str) -> Shard:
 
 
 def owner(name: str, count: int) -> int:
-    """The shard from 1 to ``count`` with the highest weight for ``name`` (Thaler and Ravishankar, 1998)."""
+    """Return the shard from 1 to ``count`` with the highest weight for ``name`` (Thaler and Ravishankar, 1998)."""
     key = name.encode(errors="surrogateescape")
     return max(range(1, count + 1), key=lambda index: (_weight(index, key), index))
 

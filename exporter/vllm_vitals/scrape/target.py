@@ -123,7 +123,7 @@ def joined(host: str, port: int | None) -> str:
 
 
 def shown(url: str) -> str:
-    """A URL that may be shown: scheme, host, port and path, without user, query or control characters."""
+    """Return a URL that may be shown: scheme, host, port and path, without user, query or control characters."""
     try:
         parts = urlsplit(url)
         netloc = parts.netloc.rpartition("@")[2]

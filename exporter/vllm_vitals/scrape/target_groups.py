@@ -100,7 +100,7 @@ def _labels(place: str, labels: object) -> Mapping[str, str]:
 
 
 def _kind(value: object) -> str:
-    """What stands where an address belongs; only a number is shown, for anything else may hold a password."""
+    """Return the text in place of an address; only a number is shown, since anything else may hold a password."""
     if isinstance(value, str):
         return f"a text of {len(value)} characters"
     return str(value)[:60] if isinstance(value, int | float) else type(value).__name__

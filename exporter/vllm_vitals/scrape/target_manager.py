@@ -75,7 +75,7 @@ class TargetManager:
 
 
 def watched(like: Target, found: Found, problems: list[str]) -> Target:
-    """A found target, watched as its source's entry wants; its own labels win. Raises ValueError in one line.
+    """Return a found target, watched as its source's entry wants; its own labels win. Raises ValueError in one line.
 
     ``name`` (or ``target``), ``model_name``, ``role`` and ``service_class`` are ours; every other label is an identity
     label, but for those that would hide one that vllm-vitals sets: ``problems`` tells of these.

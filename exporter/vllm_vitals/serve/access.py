@@ -59,7 +59,7 @@ class AccessControl:
         self._access, self._dummy = access, dummy_hash(access.users)
 
     def middleware(self) -> Middleware:
-        """The aiohttp middleware that asks everyone for a name and a password, once there are users."""
+        """Return the aiohttp middleware that requires a name and a password, once there are users."""
 
         @web.middleware
         async def gate(
@@ -86,7 +86,7 @@ class AccessControl:
         )
 
     def _check_token(self, request: web.Request, header: str) -> web.Response | None:
-        """Each source has a token of its own, good for itself alone."""
+        """Refuse a push without the token of its source; each source has its own."""
         source = request.query.get("source", "")
         token = self._access.tokens.get(source)
         scheme, _, given = header.partition(" ")
@@ -126,12 +126,12 @@ class AccessControl:
         return web.Response(status=403, text=f"this user may not {wants}: roles in the web config say who may\n")
 
     async def _matches(self, password: bytes, hashed: bytes) -> bool:
-        """The costly check, away from the event loop."""
+        """Return the costly check, away from the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._checker, bcrypt.checkpw, password, hashed)
 
 
 def dummy_hash(users: Mapping[str, bytes]) -> bytes:
-    """What an unknown name is checked against: a hash of no known password, as costly as the users' costliest."""
+    """Return the hash that an unknown name is checked against: of no known password, as costly as the costliest."""
     cost = max((hashed[4:6] for hashed in users.values()), default=b"10")
     return b"$2b$%b$pdLZhOP3cNaSBSrImKKSE.ILxBpcMHIFW5RSMwFhwf6quZSmRn6Wy" % cost
 

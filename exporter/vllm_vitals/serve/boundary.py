@@ -26,7 +26,7 @@ ANY = "*"
 
 
 def host_of(text: str) -> str:
-    """The host of ``Host``, without its port and brackets, in lower case; "" where it cannot be read."""
+    """Return the host of ``Host``, without its port and brackets, in lower case; "" where it cannot be read."""
     try:
         return (urlsplit(f"//{text}").hostname or "").rstrip(".")
     except ValueError:
@@ -34,7 +34,7 @@ def host_of(text: str) -> str:
 
 
 def is_ours(host: str, allowed: Collection[str]) -> bool:
-    """Whether a name may be used for us: an address, a name without a dot, one of a cluster, or an allowed one."""
+    """Return whether a host name is accepted: an address, a name without a dot, one of a cluster, or an allowed one."""
     if ANY in allowed or host in allowed or "." not in host or host.endswith(OUR_SUFFIXES):
         return True
     try:
@@ -45,7 +45,7 @@ def is_ours(host: str, allowed: Collection[str]) -> bool:
 
 
 def is_foreign(request: web.Request) -> bool:
-    """Whether a page of another site made a browser send this."""
+    """Return whether a page of another site made a browser send this."""
     if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
         return True
     origin = request.headers.get("Origin")
@@ -58,7 +58,7 @@ def is_foreign(request: web.Request) -> bool:
 
 
 def refusal(request: web.Request, allowed: Collection[str]) -> web.Response | None:
-    """Why a request is not answered, or None."""
+    """Return why a request is not answered, or None."""
     if request.path in OPEN:
         return None
     host = host_of(request.headers.get("Host", ""))
@@ -76,7 +76,7 @@ def refusal(request: web.Request, allowed: Collection[str]) -> web.Response | No
 
 
 def middleware(allowed: Callable[[], Collection[str]]) -> Middleware:
-    """The aiohttp middleware that refuses. ``allowed`` tells more names of ours."""
+    """Return the aiohttp middleware that refuses. ``allowed`` returns further host names."""
 
     @web.middleware
     async def gate(

@@ -14,7 +14,7 @@ MAX_CONNECTIONS = 512
 
 
 def most(limit: int | None = None) -> int:
-    """How many connections fit beside scrapes under this limit of open files (None: the one in force)."""
+    """Return how many connections fit beside scrapes under this limit of open files (None: the one in force)."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0] if limit is None else limit
     return MAX_CONNECTIONS if files < 0 else max(4, min(MAX_CONNECTIONS, (files - KEPT_FOR_SCRAPES) // 2))
 
@@ -36,12 +36,12 @@ class Connections:
         self._shaking: dict[Connection, float] = {}
 
     def may_come(self, now: float) -> bool:
-        """Whether there is room for one more."""
+        """Return whether there is room for one more."""
         self._shaking = {one: since for one, since in self._shaking.items() if since >= now - HEAD_S}
         return len(self.open) + len(self._shaking) < self.most
 
     def give_way(self) -> Connection | None:
-        """The one that makes room: silent for longest, first of those that never said anything; None: all are busy."""
+        """Return the connection to close: silent for longest, first those that never sent; None: all are busy."""
         silent = [one for one in self.open if not one.busy]
         if not silent:
             return None
@@ -50,22 +50,22 @@ class Connections:
         return first
 
     def accepted(self, one: Connection, now: float) -> None:
-        """One that was accepted; with TLS it must shake hands first."""
+        """Register an accepted connection; with TLS it must shake hands first."""
         self._shaking[one] = now
 
     def opened(self, one: Connection, now: float) -> None:
-        """One that can talk now."""
+        """Note that a connection can send requests now."""
         self._shaking.pop(one, None)
         one.silent_since = now
         self.open.add(one)
 
     def closed(self, one: Connection) -> None:
-        """One that is gone."""
+        """Forget a closed connection."""
         self._shaking.pop(one, None)
         self.open.discard(one)
 
     def silent(self, now: float) -> list[Connection]:
-        """Those that have said nothing whole for too long."""
+        """Return the connections without a whole request for too long."""
         return [
             one for one in self.open if not one.busy and now - one.silent_since > (IDLE_S if one.served else HEAD_S)
         ]

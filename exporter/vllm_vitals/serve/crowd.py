@@ -24,7 +24,7 @@ class Crowd:
         self._reads: dict[int, tuple[web.Request, float]] = {}
 
     def middleware(self) -> Middleware:
-        """The aiohttp middleware that lets so many in."""
+        """Return the aiohttp middleware that bounds concurrent requests."""
 
         @web.middleware
         async def gate(
@@ -46,7 +46,7 @@ class Crowd:
         return gate
 
     def _has_room(self, request: web.Request, now: float) -> bool:
-        """Whether one more may come in, after hanging up on whoever is in the way."""
+        """Return whether one more may connect, after closing one that blocks it."""
         reads = list(self._reads.values())
         same = [read for read in reads if read[0].remote == request.remote]
         crowded = same if len(same) >= MAX_READS_OF_ONE else reads if len(reads) >= MAX_READS else []

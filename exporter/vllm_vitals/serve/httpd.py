@@ -118,7 +118,7 @@ class HttpServer:
         self._on_fault(HttpFault(fault, _kind(error, fault), client, self._untold.pop(fault, 0)))
 
     def _accept(self) -> asyncio.BaseProtocol:
-        """What talks to one more client; one too many is hung up on."""
+        """Return the protocol for one more client; one too many is disconnected."""
         now = asyncio.get_running_loop().time()
         if self._runner.server is None:
             return _HangUp()
@@ -196,7 +196,7 @@ class _Connection(web.RequestHandler):
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
-        """The answer to what cannot be read, or to a fault of ours: a status in fixed words, then the end."""
+        """Return the answer to what cannot be read, or to a fault of ours: a status in fixed words, then the end."""
         self.log_exception(exc_info=exc)
         if request.writer.output_size > 0:
             raise ConnectionError("a part of another answer was sent already")
@@ -213,7 +213,7 @@ class _Connection(web.RequestHandler):
 
 
 def _kind(error: BaseException | None, fault: bool) -> str:
-    """An error's name; for a fault of ours also where it is."""
+    """Return an error's name; for a fault of ours also where it is."""
     if error is None or not fault:
         return type(error).__name__
     trace = error.__traceback__

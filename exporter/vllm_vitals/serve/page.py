@@ -33,7 +33,7 @@ class Asked:
     unfolded: Collection[str] = ()
 
     def address(self, unfolded: Collection[str]) -> str:
-        """The same page with these folds open, as a link on it: without a script, only its address can hold them."""
+        """Return a link to the same page with these folds open: without a script, only the address can hold them."""
         query = [("target", self.only)] * bool(self.only) + [("open", key) for key in sorted(unfolded)]
         return f"?{urlencode(query)}" if query else "./"
 
@@ -101,7 +101,7 @@ def build(
     nothing: str = "no target has been tried yet",
     impaired: Mapping[str, str] = MappingProxyType({}),
 ) -> Page:
-    """The page for these targets as of ``now`` (our own time). ``logged`` tells what logs say beside the metrics.
+    """Return the page for these targets as of ``now`` (our own time). ``logged`` returns what logs add to the metrics.
 
     ``nothing`` is what it says where there is no engine to show; ``impaired`` is what keeps vllm-vitals from looking.
     """
@@ -132,13 +132,13 @@ def build(
 
 
 def _urgency(engine: EngineSnapshot) -> tuple[bool, int, str, str, str]:
-    """What is fine comes last; what cannot be judged comes before it."""
+    """Sort key: what is fine comes last, what cannot be judged before it."""
     key = engine.key
     return engine.state.severity == "ok", engine.state.rank, key.target, key.model_name, key.engine
 
 
 def fold(key: EngineKey) -> str:
-    """What an engine's fold is called in the page's address."""
+    """Return what an engine's fold is called in the page's address."""
     name = "\0".join((key.target, key.model_name, key.engine))
     return hashlib.sha256(name.encode(errors="replace")).hexdigest()[:FOLD_LETTERS]
 
@@ -185,7 +185,7 @@ def _drawn(
 
 
 def vitals(engine: EngineSnapshot) -> list[Vital]:
-    """The numbers that a person asks for first, in the order in which they are asked for."""
+    """Return the numbers that people need first, in that order."""
     sample = engine.sample
     if sample is None:
         return []

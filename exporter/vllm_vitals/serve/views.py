@@ -27,12 +27,12 @@ _BOUNDED = {
 
 
 def finite(value: float | None) -> float | None:
-    """A JSON number, or null."""
+    """Return a JSON number, or null."""
     return value if value is not None and isfinite(value) else None
 
 
 def sample_values(sample: EngineSample | None) -> dict[str, Any]:
-    """What the server itself says, by the catalogue's names."""
+    """Return what the server exposes, by the catalogue's names."""
     known = sample or EngineSample()
     return {
         "requests_running": finite(known.running),
@@ -51,7 +51,7 @@ def sample_values(sample: EngineSample | None) -> dict[str, Any]:
 
 
 def reading_values(readings: Mapping[str, Reading], names: Iterable[str]) -> dict[str, float | None]:
-    """Readings by name, null where absent; those with bounds add ``_lower`` and ``_upper``."""
+    """Return readings by name, null where absent; those with bounds add ``_lower`` and ``_upper``."""
     values: dict[str, float | None] = {}
     for name in names:
         reading = readings.get(name) or Reading(None)
@@ -62,7 +62,7 @@ def reading_values(readings: Mapping[str, Reading], names: Iterable[str]) -> dic
 
 
 def engine(snapshot: EngineSnapshot, now: float, skew: float = 0.0) -> dict[str, Any]:
-    """One engine. ``now`` is our time of reading, for ages."""
+    """Return one engine. ``now`` is our time of reading, for ages."""
     return {
         "target": snapshot.key.target,
         "model_name": snapshot.key.model_name,
@@ -92,7 +92,7 @@ def engine(snapshot: EngineSnapshot, now: float, skew: float = 0.0) -> dict[str,
 
 
 def target(snapshot: TargetSnapshot, now: float, skew: float = 0.0) -> dict[str, Any]:
-    """One target with its engines, worst first."""
+    """Return one target with its engines, worst first."""
     return {
         "target": snapshot.target,
         "up": snapshot.up,
@@ -130,7 +130,7 @@ def visible(text: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A length of time as a person says it: 45 s, 12 min, 3 h 20 min, 2 d 4 h."""
+    """Return a duration in words: 45 s, 12 min, 3 h 20 min, 2 d 4 h."""
     if not isfinite(seconds):
         return "–"
     whole = max(0, round(seconds))
@@ -145,7 +145,7 @@ def duration(seconds: float) -> str:
 
 
 def quantity(value: float | None, unit: str = "") -> str:
-    """A number with three significant figures and its unit, its digits ungrouped as in evidence; a dash if absent."""
+    """Return a number with three significant figures and its unit, ungrouped as in evidence; a dash if absent."""
     if value is None or not isfinite(value):
         return "–"
     if unit == "ratio":

@@ -49,7 +49,7 @@ class Site:
         self._bodies.close()
 
     def app(self, *gates: Middleware) -> web.Application:
-        """The application, without access log or state of its own. ``gates`` decide who may come in."""
+        """Return the application, without access log or state of its own. ``gates`` decide who may come in."""
         app = web.Application(middlewares=[_safely, *gates], client_max_size=1024**2)
         app.add_routes(
             [
@@ -78,7 +78,7 @@ class Site:
         )
 
     def _own_samples(self) -> Iterator[Sample]:
-        """What is known of ourselves."""
+        """Yield the daemon's own metrics."""
         active = self._impairment.active()
         for kind in KINDS:
             yield "monitor_impaired", {"reason": kind}, float(kind in active)
@@ -142,7 +142,7 @@ def _visible(value: object) -> object:
 
 
 def _drawn_at_length(snapshots: Sequence[TargetSnapshot]) -> Sequence[TargetSnapshot]:
-    """The targets that may get a card: those in trouble; all where there are few."""
+    """Return the targets that may get a card: those not healthy; all where there are few."""
     if len(snapshots) <= page.FEW:
         return snapshots
     troubled = [each for each in snapshots if any(engine.state.severity != "ok" for engine in each.engines)]

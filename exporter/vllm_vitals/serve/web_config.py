@@ -75,7 +75,7 @@ def load(path: Path) -> WebConfig:
 
 
 def _roles(path: Path, users: Collection[str], roles: _Roles | None) -> Mapping[str, frozenset[str]]:
-    """What each user may do. Without roles everyone may do everything."""
+    """Return what each user may do. Without roles everyone may do everything."""
     if roles is None:
         return {}
     named = {READ: set(roles.read), WRITE: set(roles.write)}
@@ -89,7 +89,7 @@ def _roles(path: Path, users: Collection[str], roles: _Roles | None) -> Mapping[
 
 
 def _token(path: Path, source: str, name: str) -> bytes:
-    """A push source's token, from its file beside the web config."""
+    """Return a push source's token, from its file beside the web config."""
     where = f"{path}: push_token_files.{source[:60]}"
     try:
         with (path.parent / name).open("rb") as file:
@@ -102,7 +102,7 @@ def _token(path: Path, source: str, name: str) -> bytes:
 
 
 def _explain(problem: Any) -> str:
-    """One line on the first thing that is wrong; never with what the file says, which may be a password."""
+    """Return one line on the first thing that is wrong; never with what the file says, which may be a password."""
     where = ".".join(map(str, problem["loc"])) or "the file"
     what = problem["msg"].replace("Input should be", "expected").replace("Field required", "is needed")
     if problem["loc"][:1] == ("basic_auth_users",):
@@ -146,7 +146,7 @@ def _context(path: Path, tls: _Tls) -> ssl.SSLContext:
 
 
 def _no_pem(here: Path, key: str, file: str, what: str) -> str:
-    """Why a file holds no such PEM block; empty where it does, and the trouble lies elsewhere."""
+    """Return why a file holds no such PEM block; empty where it does, and the error is another."""
     try:
         with (here / file).open("rb") as handle:
             content = handle.read(MAX_BYTES)

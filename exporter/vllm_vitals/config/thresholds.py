@@ -1,27 +1,22 @@
 """The section ``thresholds``: what states are judged by, for all targets or for one, and for the native rules.
 
-Input: plain values. Output: only what the file says, as keyword arguments of `Thresholds`. Invariant: a threshold that
-is a time is a duration, as everywhere; one that is a share lies from 0 to 1.
+Input: plain values. Output: only what the file says, as keyword arguments of `Thresholds`. Invariant: the type of a
+threshold comes from its annotation there: seconds are a duration, as everywhere; a share lies from 0 to 1.
 """
 
 from dataclasses import fields
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 from pydantic import Field, create_model
 
 from vllm_vitals.config.values import Duration, Positive, Share, Strict
-from vllm_vitals.core.thresholds import Thresholds
+from vllm_vitals.core import thresholds
 
-TIMES = frozenset({
-    "fast_window", "slow_window", "min_span", "hold", "release", "stall_after", "stall_after_start", "blind_hold",
-    "spiral_silence", "starting_budget", "degraded_hold", "kv_held_after",
-})  # fmt: skip
-SHARES = frozenset({
-    "thrash_repeat_ratio", "spiral_recompute_tax", "spiral_generation_share", "saturated_share", "kv_pressure_ratio",
-    "prefill_share", "lost_share", "lost_share_prefix_caching", "failing_share", "degraded_error_share",
-    "kv_held_ratio", "eviction_kv_ratio",
-})  # fmt: skip
 Failures = Annotated[int, Field(ge=1, le=100, strict=True)]
+_HINTS = get_type_hints(thresholds.Thresholds, include_extras=True)
+_TYPES: dict[object, object] = {thresholds.Seconds: Duration, thresholds.Share: Share, int: Failures}
+TIMES = frozenset(name for name, hint in _HINTS.items() if hint == thresholds.Seconds)
+SHARES = frozenset(name for name, hint in _HINTS.items() if hint == thresholds.Share)
 
 
 class ThresholdsSection(Strict):
@@ -33,17 +28,8 @@ class ThresholdsSection(Strict):
         return self.model_dump(exclude_unset=True)
 
 
-def _threshold(name: str) -> object:
-    """Return what a threshold may be: a duration, a share, a count of failures, or any number above 0."""
-    if name in TIMES:
-        return Duration
-    if name == "failures":
-        return Failures
-    return Share if name in SHARES else Positive
-
-
 if TYPE_CHECKING:
     ThresholdsConfig = ThresholdsSection
 else:
-    made = {f.name: (_threshold(f.name), f.default) for f in fields(Thresholds)}
+    made = {f.name: (_TYPES.get(_HINTS[f.name], Positive), f.default) for f in fields(thresholds.Thresholds)}
     ThresholdsConfig = create_model("ThresholdsConfig", __base__=ThresholdsSection, **made)

@@ -82,11 +82,11 @@ class Watched(Strict):
     timeout: Duration | None = None
     bearer_token_file: FilePath = ""
     basic_auth: BasicAuthConfig | None = None
-    tls: TlsConfig = TlsConfig()
+    tls: TlsConfig = Field(default_factory=TlsConfig)
     headers: dict[HeaderName, HeaderValue] = Field(default_factory=dict)
     labels: dict[LabelName, Text] = Field(default_factory=dict)
     settings: dict[LabelName, int | float | str] = Field(default_factory=dict)
-    thresholds: ThresholdsConfig = ThresholdsConfig()
+    thresholds: ThresholdsConfig = Field(default_factory=ThresholdsConfig)
     canary: CanaryConfig | None = None
 
     @field_validator("basic_auth")
@@ -133,7 +133,7 @@ class HttpSd(Strict):
     refresh_interval: Duration = 60.0
     bearer_token_file: FilePath = ""
     basic_auth: BasicAuthConfig | None = None
-    tls: TlsConfig = TlsConfig()
+    tls: TlsConfig = Field(default_factory=TlsConfig)
 
 
 class DnsSd(Strict):
@@ -193,11 +193,11 @@ class File(Strict):
     histograms: Literal["all", "latency", "none"] = "all"
     targets: Annotated[list[TargetConfig], BeforeValidator(_bare_addresses)] = Field(default_factory=list)
     discovery: list[DiscoveryConfig] = Field(default_factory=list)
-    thresholds: ThresholdsConfig = ThresholdsConfig()
+    thresholds: ThresholdsConfig = Field(default_factory=ThresholdsConfig)
     canary: CanaryConfig | None = None
     flight_recorder: FlightConfig | None = None
-    limits: Limits = Limits()
-    logs: LogsConfig = LogsConfig()
+    limits: Limits = Field(default_factory=Limits)
+    logs: LogsConfig = Field(default_factory=LogsConfig)
     # Not the daemon's: read by the review, and by the generators; checked with the rest.
-    review: ReviewSettings = ReviewSettings()
-    alerts: AlertConfig = AlertConfig()
+    review: ReviewSettings = Field(default_factory=ReviewSettings)
+    alerts: AlertConfig = Field(default_factory=AlertConfig)

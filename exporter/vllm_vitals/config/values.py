@@ -24,7 +24,8 @@ SECTION = ConfigDict(extra="forbid")
 class Strict(BaseModel):
     """The base of every model of a file: frozen, without unknown keys or silent conversions."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
+    # built when first used: a command that reads no file does not wait for every section's checks
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True, defer_build=True)
 
 
 # ---------------------------------------------------------------- durations

@@ -4,6 +4,8 @@ Input: what vLLM exposes, scraped by Prometheus itself. Output: the `vllm_vitals
 native, and helpers named level:metric:operation. What PromQL cannot know stays absent. States are in native_state.
 """
 
+from collections.abc import Callable
+
 from vllm_vitals.config.alerts import Config
 from vllm_vitals.rules import raw
 from vllm_vitals.rules.model import Recording
@@ -87,34 +89,45 @@ _HELPERS: tuple[tuple[str, tuple[Wire, ...], tuple[str, ...]], ...] = (
 )
 
 
-def _per_window(record: str, what: str, config: Config) -> tuple[Recording, ...]:
-    """Record ``what`` over each window that R may choose (see `_over`)."""
-    return tuple(Recording(f"{record}:increase{w}s", _over(config, w, what)) for w in r_windows(config))
+# PromQL over a window of so many seconds.
+OverWindow = Callable[[int], str]
 
 
-def _over(config: Config, window: int, what: str) -> str:
-    """Write ``what`` with RANGE and its length SPAN filled in; a rate times SPAN is an increase (see `Fold.rate`)."""
-    fold = _fold(config)
-    return what.replace("RANGE", fold.range(window)).replace("SPAN", str(fold.span(window)))
+def _per_window(record: str, what: OverWindow, config: Config) -> tuple[Recording, ...]:
+    """Record ``what`` over each window that R may choose."""
+    return tuple(Recording(f"{record}:increase{w}s", what(w)) for w in r_windows(config))
+
+
+def _rate(fold: Fold, series: str, window: int) -> str:
+    return f"rate({series}{fold.range(window)})"
+
+
+def _increase(fold: Fold, series: str, window: int) -> str:
+    """A rate times the length of its range (see `Fold.rate`)."""
+    return f"{_rate(fold, series, window)} * {fold.span(window)}"
 
 
 def _counts(config: Config) -> tuple[Recording, ...]:
-    identity = by(config.identity)
-    finished = (*config.identity, "finished_reason")
-    completions = f"sum {identity} (max {by(finished)} (rate({metric('responses_total')}RANGE) * SPAN))"
-    preemptions = f"max {identity} (rate({metric('preemptions_total')}RANGE) * SPAN)"
+    fold, identity = _fold(config), by(config.identity)
+    finished = by((*config.identity, "finished_reason"))
+
+    def completions(w: int) -> str:
+        return f"sum {identity} (max {finished} ({_increase(fold, metric('responses_total'), w)}))"
+
+    def preemptions(w: int) -> str:
+        return f"max {identity} ({_increase(fold, metric('preemptions_total'), w)})"
+
     return (
         *_per_window("engine:vllm_completions", completions, config),
         *_per_window("engine:vllm_preemptions", preemptions, config),
     )
 
 
-def over_r_window(config: Config, expression: str) -> str:
-    """``expression`` (holding RANGE, SPAN or SUFFIX) over the shortest window with enough completions; else nothing."""
+def over_r_window(config: Config, what: OverWindow) -> str:
+    """Write ``what`` over the shortest window with enough completions; nothing where none has them."""
     least = number(config.thresholds.min_completions)
     choices = " or ".join(
-        f"(({_over(config, w, expression).replace('SUFFIX', f'increase{w}s')})"
-        f" and {on(config.identity)} engine:vllm_completions:increase{w}s >= {least})"
+        f"(({what(w)}) and {on(config.identity)} engine:vllm_completions:increase{w}s >= {least})"
         for w in r_windows(config)
     )
     # Choices that have names of their own would be several series over time: without a name they are one.
@@ -122,15 +135,22 @@ def over_r_window(config: Config, expression: str) -> str:
 
 
 def _r(config: Config) -> tuple[Recording, ...]:
-    identity = by(config.identity)
-    repeats = (
-        f"max {identity} (rate(engine:vllm_request_preemptions:countRANGE) * SPAN)"
-        f" - max {identity} (rate(engine:vllm_request_preemptions:at_most_1RANGE) * SPAN)"
-    )
-    finished = f"max {identity} (rate(engine:vllm_request_preemptions:countRANGE) * SPAN)"
+    fold, identity = _fold(config), by(config.identity)
+    requests = "engine:vllm_request_preemptions"
+
+    def finished(w: int) -> str:
+        return f"max {identity} ({_increase(fold, f'{requests}:count', w)})"
+
+    def repeats(w: int) -> str:
+        return f"{finished(w)} - max {identity} ({_increase(fold, f'{requests}:at_most_1', w)})"
+
     return (
-        Recording("engine:vllm_completions:r_window", over_r_window(config, "engine:vllm_completions:SUFFIX")),
-        Recording("engine:vllm_preemptions:r_window", over_r_window(config, "engine:vllm_preemptions:SUFFIX")),
+        Recording(
+            "engine:vllm_completions:r_window", over_r_window(config, lambda w: f"engine:vllm_completions:increase{w}s")
+        ),
+        Recording(
+            "engine:vllm_preemptions:r_window", over_r_window(config, lambda w: f"engine:vllm_preemptions:increase{w}s")
+        ),
         Recording("engine:vllm_finished_with_count:r_window", over_r_window(config, finished)),
         Recording("engine:vllm_repeat_preempted:r_window", over_r_window(config, repeats)),
         Recording(
@@ -150,11 +170,14 @@ def _tax(config: Config) -> tuple[Recording, ...]:
     fold = _fold(config)
     generated = fold.rate("generation_tokens_total", seconds=fast(config))
     prompts = computed_prompts(config)
-    length = (
-        f"(max {identity} (rate(engine:vllm_request_prompt_tokens:sumRANGE))"
-        f" + max {identity} (rate(engine:vllm_request_output_tokens:sumRANGE)) / 2)"
-        f" / (max {identity} (rate(engine:vllm_request_output_tokens:countRANGE)) > 0)"
-    )
+
+    def length(w: int) -> str:
+        prompts, outputs, count = (
+            f"max {identity} ({_rate(fold, f'engine:vllm_request_{name}', w)})"
+            for name in ("prompt_tokens:sum", "output_tokens:sum", "output_tokens:count")
+        )
+        return f"({prompts} + {outputs} / 2) / ({count} > 0)"
+
     server = tuple(label for label in config.identity if label != "model_name")
     every = f"0 * {metric('generation_tokens_total')}"
     cached = _config_info(config, f'{PREFIX_CACHING}=~"(?i:true)"')
@@ -198,7 +221,7 @@ def _config_info(config: Config, matcher: str) -> str:
         choices.append(f'{prefix}{CACHE_CONFIG}{{engine!="",{matcher}}}')
         choices.append(f'label_replace({prefix}{CACHE_CONFIG}{{engine="",{matcher}}}, "engine", "0", "", "")')
     union = " or ".join(choices)
-    return f'max {by(labels)} (label_replace({union}, "target", "$1", "instance", "(.+)"))'
+    return f"max {by(labels)} ({raw.targeted(union)})"
 
 
 def _restored(config: Config) -> str:
@@ -216,9 +239,7 @@ def _restored(config: Config) -> str:
 
 def _work(config: Config) -> tuple[Recording, ...]:
     waiting = waiting_total(config)
-    rate = over_r_window(config, "rate_of_SUFFIX")
-    for w in r_windows(config):
-        rate = rate.replace(f"rate_of_increase{w}s", f"engine:vllm_completions:increase{w}s / {w}")
+    rate = over_r_window(config, lambda w: f"engine:vllm_completions:increase{w}s / {w}")
     # Where few finish: all that did, over the time in which there was work.
     longest = r_windows(config)[-1]
     busy = f"(engine:vllm_work:requests > 0)[{longest}s:{config.evaluation_seconds}s]"
@@ -275,6 +296,6 @@ def _abandoned(config: Config) -> tuple[Recording, ...]:
     evicted = f"engine:vllm_preemptions:increase{fast(config)}s"
     queue = f"clamp_min(({waiting_total(config)}) - ({waiting_total(config, fast(config))}), 0)"
     victims = f"max {identity} (({evicted} < {queue}) or {queue})"
-    started = _over(config, seconds, f"max {identity} (rate(engine:vllm_first_tokens:countRANGE) * SPAN)")
+    started = f"max {identity} ({_increase(_fold(config), 'engine:vllm_first_tokens:count', seconds)})"
     gone = f"{started} - engine:vllm_completions:increase{fast(config)}s - (({running}) - ({before})) - {victims}"
     return (Recording(metric("abandoned_requests_per_second"), f"clamp_min({gone}, 0) / {seconds}"),)

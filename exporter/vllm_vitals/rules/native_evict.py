@@ -44,9 +44,8 @@ def _thrashing(config: Config) -> tuple[Recording, ...]:
     mean = f"avg_over_time(engine:vllm_waiting:requests{fold.range(fast(config))})"
     later = f"avg_over_time(engine:vllm_waiting:requests{fold.range(half)})"
     # Not draining: the later half of the window waits no less than 90 % of its earlier half.
-    stuck = f"({mean} >= 1) and {identity} ({later} >= 0.9 * ({later} offset {half}s))".replace(
-        f"({later} offset {half}s)", f"avg_over_time(engine:vllm_waiting:requests{fold.range(half)} offset {half}s)"
-    )
+    earlier = f"avg_over_time(engine:vllm_waiting:requests{fold.range(half)} offset {half}s)"
+    stuck = f"({mean} >= 1) and {identity} ({later} >= 0.9 * {earlier})"
     some = f"{metric('preemptions_per_second')} > 0"
     enter = f"{_ratio_conditions(config, 1)} and {identity} ({stuck}) and {identity} ({some})"
     high = (

@@ -44,8 +44,7 @@ def _presence(config: Config) -> tuple[Recording, ...]:
     fold = _fold(config)
     target = by(config.target_identity)
     last = f"max_over_time({_PRESENT}{fold.range(REMEMBERED)})"
-    labelled = 'label_replace(UP, "target", "$1", "instance", "(.+)")'
-    up = labelled.replace("UP", "up")
+    up = raw.targeted("up")
     # Only while its target is listed and silent: one that discovery dropped is forgotten. Only the engines that the
     # target had at last: it may have served another model before.
     remembered = (
@@ -55,7 +54,7 @@ def _presence(config: Config) -> tuple[Recording, ...]:
     known = f"max {target} ({_SEEN})"
     failures = config.thresholds.failures
     window = fold.range((failures - 1) * config.scrape_seconds)
-    lately = f"max {target} ({labelled.replace('UP', f'max_over_time(up{window})')})"
+    lately = f"max {target} ({raw.targeted(f'max_over_time(up{window})')})"
     return (
         Recording(_PRESENT, f"max {by(config.identity)} (0 * {metric('requests_running')}) + time()"),
         Recording(_SEEN, f"max {by(config.identity)} ({_PRESENT} or ({remembered}))"),

@@ -17,6 +17,11 @@ def either(*names: Sequence[Wire]) -> tuple[Wire, ...]:
     return tuple(name for group in names for name in group)
 
 
+def targeted(expression: str) -> str:
+    """Name the target of what Prometheus scraped itself."""
+    return f'label_replace({expression}, "target", "$1", "instance", "(.+)")'
+
+
 def folded(
     config: Config, names: Sequence[Wire], *matchers: str, function: str, window: str, keep: Sequence[str] = ()
 ) -> str:
@@ -29,7 +34,7 @@ def folded(
             choices.append(f"{function}({labelled}{window})")
             choices.append(f'label_replace({function}({bare}{window}), "engine", "0", "", "")')
     union = " or ".join(choices)
-    return f'max {by((*config.identity, *keep))} (label_replace({union}, "target", "$1", "instance", "(.+)"))'
+    return f"max {by((*config.identity, *keep))} ({targeted(union)})"
 
 
 def latest(config: Config, names: Sequence[Wire], *matchers: str, keep: Sequence[str] = ()) -> str:

@@ -4,8 +4,9 @@ No rule's output carries the exporter's own job or instance: two exporters for o
 """
 
 from vllm_vitals.config.alerts import Config
+from vllm_vitals.config.values import duration_text
 from vllm_vitals.rules.model import Alert, Recording, Scope, Severity
-from vllm_vitals.rules.promql import duration, metric, number, on
+from vllm_vitals.rules.promql import metric, number, on
 from vllm_vitals.rules.selectors import fold
 from vllm_vitals.rules.text import COUNT, TIME, ask, duration_words, label, now, preamble, when
 
@@ -36,14 +37,14 @@ def _down(config: Config) -> Alert:
     scraped = (
         f"Exporters that answer: {ask(f'sum({job})', COUNT)}; that do not: {ask(f'count({job} == 0)', COUNT, '0')}."
     )
-    gone = ask(f"last_over_time({_GONE}[{duration(_KNOWN)}])", COUNT)
+    gone = ask(f"last_over_time({_GONE}[{duration_text(_KNOWN)}])", COUNT)
     return Alert(
         "VLLMExporterDown",
         Severity.TICKET,
         "meta",
         Scope.FLEET,
         # Quiet where no exporter ever ran: in native mode none is meant to.
-        f"(absent({info}) and on () last_over_time({_GONE}[{duration(_KNOWN)}])) or count({job} == 0)",
+        f"(absent({info}) and on () last_over_time({_GONE}[{duration_text(_KNOWN)}])) or count({job} == 0)",
         "An exporter that watches vLLM is gone.",
         preamble(config, Scope.FLEET)
         + when(f"count({job})", scraped, f"Prometheus has no exporter to scrape any more; it had {gone}.")

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from vllm_vitals.rules.promql import duration
+from vllm_vitals.config.values import duration_text
 
 
 class Severity(StrEnum):
@@ -112,9 +112,9 @@ def rule_dict(rule: Alert | Recording) -> dict[str, Any]:
         return out | ({"labels": dict(rule.labels)} if rule.labels else {})
     out = {"alert": rule.name, "expr": rule.expr}
     if rule.hold:
-        out["for"] = duration(rule.hold)
+        out["for"] = duration_text(rule.hold)
     if rule.keep:
-        out["keep_firing_for"] = duration(rule.keep)
+        out["keep_firing_for"] = duration_text(rule.keep)
     annotations = {"summary": rule.summary, "description": rule.description, **rule.annotations}
     return out | {"labels": dict(rule.labels), "annotations": annotations}
 
@@ -123,7 +123,7 @@ def groups_dict(groups: tuple[Group, ...]) -> dict[str, Any]:
     """Return groups as Prometheus reads them (no group labels: 2.42 rejects them)."""
     return {
         "groups": [
-            {"name": g.name, "interval": duration(g.interval), "rules": [rule_dict(r) for r in g.rules]}
+            {"name": g.name, "interval": duration_text(g.interval), "rules": [rule_dict(r) for r in g.rules]}
             for g in groups
             if g.rules
         ]

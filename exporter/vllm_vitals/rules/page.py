@@ -5,6 +5,7 @@ step that needs no restart. Everything else is a ticket.
 """
 
 from vllm_vitals.config.alerts import Config
+from vllm_vitals.config.values import duration_text
 from vllm_vitals.core.states import State
 from vllm_vitals.rules import presence, slo
 from vllm_vitals.rules.evidence import (
@@ -18,7 +19,7 @@ from vllm_vitals.rules.evidence import (
     versions,
 )
 from vllm_vitals.rules.model import Alert, Scope, Severity
-from vllm_vitals.rules.promql import by, duration, metric, number, on
+from vllm_vitals.rules.promql import by, metric, number, on
 from vllm_vitals.rules.selectors import WHO, but_batch, fold, in_state, interactive
 from vllm_vitals.rules.text import (
     COUNT,
@@ -161,7 +162,7 @@ def _wait_grows(config: Config, patient: tuple[str, ...]) -> str:
         for ago in (0, half)
     )
     queue = f"engine:vllm_vitals_waiting:requests{engine.range(half)}"
-    longer = f"avg_over_time({queue}) >= {number(_RISEN)} * avg_over_time({queue} offset {duration(half)})"
+    longer = f"avg_over_time({queue}) >= {number(_RISEN)} * avg_over_time({queue} offset {duration_text(half)})"
     grown = f"({wait}) >= {number(_RISEN)} * ({waited}) and {identity} ({longer})"
     return (
         f"{least} > {number(limits.ttft_objective_seconds)} and {identity}"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vllm_vitals.catalog import BY_NAME
+from vllm_vitals.config.values import duration_text
 
 
 def metric(name: str) -> str:
@@ -27,15 +28,6 @@ def metric(name: str) -> str:
 def number(value: float) -> str:
     """Return a number without float noise."""
     return f"{value:.12g}"
-
-
-def duration(seconds: float) -> str:
-    """``900`` as ``15m``; only whole units."""
-    whole = int(seconds)
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
-        if whole and whole % size == 0:
-            return f"{whole // size}{unit}"
-    return f"{whole}s"
 
 
 def by(labels: Sequence[str]) -> str:
@@ -76,7 +68,7 @@ class Fold:
         self, name: str, *matchers: str, over: str = "", seconds: float = 0, offset: float = 0, keep: Sequence[str] = ()
     ) -> str:
         """Return one value per victim of a gauge, or of ``over`` (``max_over_time``, ...) of it."""
-        shift = f" offset {duration(offset)}" if offset else ""
+        shift = f" offset {duration_text(offset)}" if offset else ""
         series = selector(metric(name), *matchers)
         inner = f"{over}({series}{self.range(seconds)}{shift})" if over else series + shift
         return f"max {by((*self.labels, *keep))} ({inner})"

@@ -8,11 +8,12 @@ import re
 from collections.abc import Callable, Mapping
 
 from vllm_vitals.config.alerts import Config, key_of, move_when, written
+from vllm_vitals.config.values import duration_text
 from vllm_vitals.rules.guidance import PAGES
 from vllm_vitals.rules.guidance_meta import META
 from vllm_vitals.rules.guidance_tickets import TICKETS
 from vllm_vitals.rules.model import Alert, Group, Runbook
-from vllm_vitals.rules.promql import duration, number
+from vllm_vitals.rules.promql import number
 from vllm_vitals.rules.text import duration_words, percent
 
 GUIDANCE: Mapping[str, Runbook] = {**PAGES, **TICKETS, **META}
@@ -65,8 +66,8 @@ def _how_to_ask(book: Runbook) -> str:
 def _when(rules: list[Alert]) -> str:
     lines = []
     for rule in rules:
-        after = f"after {duration(rule.hold)}" if rule.hold else f"at once ({rule.why_no_hold})"
-        keep = f"; keeps firing {duration(rule.keep)}" if rule.keep else ""
+        after = f"after {duration_text(rule.hold)}" if rule.hold else f"at once ({rule.why_no_hold})"
+        keep = f"; keeps firing {duration_text(rule.keep)}" if rule.keep else ""
         lines.append(f"* severity `{rule.severity}`: fires {after}{keep}.")
     unique = dict.fromkeys(lines)
     return "\n".join(unique)

@@ -7,9 +7,10 @@ and stops soon. A request that never got its first token is in no histogram: sta
 
 from vllm_vitals.config.alerts import Config
 from vllm_vitals.config.objectives import HISTOGRAM_OF, OutputLength, Slo
+from vllm_vitals.config.values import duration_text
 from vllm_vitals.rules import raw
 from vllm_vitals.rules.model import Alert, Recording, Scope, Severity
-from vllm_vitals.rules.promql import Fold, by, duration, metric, number
+from vllm_vitals.rules.promql import Fold, by, metric, number
 from vllm_vitals.rules.selectors import but_batch
 from vllm_vitals.rules.text import COUNT, PERCENT, RATIO, ask, each, label, percent, preamble
 from vllm_vitals.vllm.lookup import wire
@@ -35,7 +36,7 @@ GOOD, TOTAL = "model:vllm_vitals_slo_good:rate5m", "model:vllm_vitals_slo_total:
 
 def burn(window: int) -> str:
     """Return the record of how fast the budget burns over ``window`` seconds (1 is just sustainable)."""
-    return f"model:vllm_vitals_slo_burn:ratio{duration(window)}"
+    return f"model:vllm_vitals_slo_burn:ratio{duration_text(window)}"
 
 
 def _per_model(config: Config, slo: Slo, le: str) -> str:
@@ -80,7 +81,7 @@ def burning(config: Config, slo: Slo, severity: Severity, *matchers: str) -> str
     least = number(round(config.limits.slo_samples / _SHORT, 9))
     pairs = " or ".join(
         f"({burn(long)}{{{mine}}} > {number(factor)} and {burn(short)}{{{mine}}} > {number(factor)} and "
-        f"avg_over_time({TOTAL}{{{mine}}}[{duration(short)}]) * {number(short / _SHORT)} >= {least})"
+        f"avg_over_time({TOTAL}{{{mine}}}[{duration_text(short)}]) * {number(short / _SHORT)} >= {least})"
         for level, long, short, factor, _ in WINDOWS
         if level is severity
     )
@@ -107,12 +108,14 @@ def _alert(config: Config, slo: Slo, severity: Severity, patient: tuple[str, ...
     length_now = f"max({metric('output_tokens_mean')}{{&}})"
     states = f'count by (state) (max by (target, engine, state) ({metric("state")}{{&,state!~"healthy|idle"}}) == 1)'
     windows = "; ".join(
-        f"{ask(f'max({burn(long)}{{{mine}}})', RATIO)} over {duration(long)} and "
-        f"{ask(f'max({burn(short)}{{{mine}}})', RATIO)} over {duration(short)} (limit {number(factor)} in both)"
+        f"{ask(f'max({burn(long)}{{{mine}}})', RATIO)} over {duration_text(long)} and "
+        f"{ask(f'max({burn(short)}{{{mine}}})', RATIO)} over {duration_text(short)} (limit {number(factor)} in both)"
         for level, long, short, factor, _ in WINDOWS
         if level is severity
     )
-    spent = " or ".join(f"{share} within {duration(long)}" for level, long, _, _, share in WINDOWS if level is severity)
+    spent = " or ".join(
+        f"{share} within {duration_text(long)}" for level, long, _, _, share in WINDOWS if level is severity
+    )
     return Alert(
         name="VLLMSLOBurn",
         severity=severity,

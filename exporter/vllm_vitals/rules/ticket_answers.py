@@ -4,9 +4,10 @@ Input: config. Output: `Alert`s of severity ticket, which match their state or w
 """
 
 from vllm_vitals.config.alerts import Config
+from vllm_vitals.config.values import duration_text
 from vllm_vitals.rules.evidence import load
 from vllm_vitals.rules.model import Alert, Scope
-from vllm_vitals.rules.promql import by, duration, metric, number, on
+from vllm_vitals.rules.promql import by, metric, number, on
 from vllm_vitals.rules.selectors import WHO, fold, ticket
 from vllm_vitals.rules.text import COUNT, PERCENT, RATIO, ask, duration_words, label, now, percent
 
@@ -85,7 +86,7 @@ def _runaway(config: Config) -> Alert:
     # Beside a runaway nothing else may finish, and then there is no mean: what it was last is what is usual.
     mean = engine.gauge("output_tokens_mean", over="last_over_time", seconds=_REMEMBERED)
     usual = f"{number(limits.runaway_factor)} * ({mean})"
-    mean_then = f"max(last_over_time({metric('output_tokens_mean')}{{@}}[{duration(_REMEMBERED)}]))"
+    mean_then = f"max(last_over_time({metric('output_tokens_mean')}{{@}}[{duration_text(_REMEMBERED)}]))"
     return ticket(
         config,
         "VLLMRunawayRequest",

@@ -103,6 +103,16 @@ MISTAKES = [
      'c.yaml: logs.limits.max_series: expected a whole number, got "200": write 200 without quotes'),
     ("logs: {limits: {max_line: 10B}}", 'c.yaml: logs.limits.max_line: expected at least 1024B, got "10B"'),
     ("alerts: {limits: {queue_for: 15}}", "c.yaml: alerts.limits.queue_for: 15 is no duration: write 15s"),
+    ("review: {slos: [{name: 'a|b', indicator: ttft, threshold: 1s, share: 0.9}]}",
+     'c.yaml: review.slos[0].name: expected a name of letters, digits, spaces and _./:-, got "a|b"'),
+    ("targets: [{url: a, headers: {'X Y': z}}]",
+     'c.yaml: targets[0].headers.X Y: expected a header\'s name such as X-Scope-OrgID, got "X Y"'),
+    ("targets: [{url: a, headers: {X-Y: 'z\u00e9'}}]",
+     'c.yaml: targets[0].headers.X-Y: expected a header\'s value, in ASCII, got "z\u00e9"'),
+    ("targets: [{url: a, labels: {a-b: z}}]",
+     'c.yaml: targets[0].labels.a-b: expected a label name such as cluster, got "a-b"'),
+    ("logs: {sources: [{name: 'a b', push: true}]}",
+     'c.yaml: logs.sources[0].name: expected up to 64 letters, digits and _.-, got "a b"'),
     ("review: {gpus: '2'}", 'c.yaml: review.gpus: expected a number, got "2": write 2 without quotes'),
 ]  # fmt: skip
 

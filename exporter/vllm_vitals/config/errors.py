@@ -72,10 +72,6 @@ def _reason(problem: ErrorDetails, model: type[Any]) -> str:
     if kind in _BOUNDS:
         unit = ("B" if problem["input"].endswith("B") else "s") if isinstance(problem["input"], str) else ""
         what = _BOUNDS[kind].format(**context) + unit
-    if kind == "string_pattern_mismatch":
-        what = (
-            "a label name such as cluster" if context["pattern"].startswith("^[a-zA-Z_]") else f"{context['pattern']}"
-        )
     got = show(problem["input"])
     return f"expected {what}, got {got}{_unquoted(kind, problem['input'])}" if what else problem["msg"]
 

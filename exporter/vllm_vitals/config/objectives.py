@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from vllm_vitals.config.values import SECTION, Duration, Pattern, Positive, Share
+from vllm_vitals.config.values import SECTION, Duration, Pattern, Positive, Share, matching
 
 Indicator = Literal["ttft", "tpot", "inter_token", "e2e", "queue_time"]
 
@@ -45,7 +45,7 @@ class Slo:
 
     __pydantic_config__ = SECTION
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_ ./:-]{0,99}$")]
+    name: Annotated[str, matching("[A-Za-z0-9_][A-Za-z0-9_ ./:-]{0,99}", "a name of letters, digits, spaces and _./:-")]
     indicator: Indicator
     seconds: Annotated[Duration, Field(alias="threshold")]
     share: Annotated[Share, Field(gt=0, lt=1)]

@@ -140,6 +140,17 @@ Positive = Annotated[float, Field(gt=0, strict=True)]
 # ---------------------------------------------------------------- texts
 
 
+def matching(pattern: str, words: str) -> AfterValidator:
+    """Accept texts that match the whole of a pattern; whoever reads the refusal is told in words what is."""
+
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise PydanticCustomError("pattern", "expected {words}, got {got}", {"words": words, "got": show(text)})
+        return text
+
+    return AfterValidator(check)
+
+
 def _compiles(pattern: str) -> str:
     try:
         re.compile(pattern)
@@ -173,13 +184,13 @@ def _header(name: str) -> str:
 
 
 Text = Annotated[str, Field(max_length=256)]
-LabelName = Annotated[str, Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_]*$", max_length=64)]
+LabelName = Annotated[str, matching(r"[a-zA-Z_][a-zA-Z0-9_]{0,63}", "a label name such as cluster")]
 Pattern = Annotated[str, Field(max_length=1024), AfterValidator(_compiles)]
 PlainPath = Annotated[Path, BeforeValidator(_path)]
 FilePath = Annotated[str, Field(max_length=1024), AfterValidator(_below_config)]
 
 HeaderName = Annotated[str, AfterValidator(_header)]
-HeaderValue = Annotated[str, Field(pattern=r"^[\x20-\x7e]{1,512}$")]
+HeaderValue = Annotated[str, matching(r"[\x20-\x7e]{1,512}", "a header's value, in ASCII")]
 
 # ---------------------------------------------------------------- addresses
 

@@ -14,7 +14,7 @@ from pydantic_core import PydanticCustomError
 
 from vllm_vitals.config import strict_yaml
 from vllm_vitals.config.errors import ConfigError, explain
-from vllm_vitals.config.values import SECTION, Duration, FilePath, PlainPath, Size, Strict
+from vllm_vitals.config.values import SECTION, Duration, FilePath, PlainPath, Size, Strict, matching
 from vllm_vitals.logs.schema import SHIPPED, LogMapping, Schema, compile_schema, shipped
 
 
@@ -38,7 +38,7 @@ class LogSource(Strict):
     ``start`` is where an unknown file is read from: its beginning holds the server's settings.
     """
 
-    name: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")
+    name: Annotated[str, matching("[A-Za-z0-9_.-]{1,64}", "up to 64 letters, digits and _.-")]
     target: str = ""
     paths: list[FilePath] = Field(default_factory=list)
     stdin: bool = False

@@ -15,7 +15,7 @@ from jmespath.exceptions import JMESPathError
 from pydantic import AfterValidator, Field, model_validator
 
 from vllm_vitals.config import strict_yaml
-from vllm_vitals.config.values import Strict
+from vllm_vitals.config.values import Strict, matching
 from vllm_vitals.logs import values
 from vllm_vitals.logs.events import RequestFinished
 from vllm_vitals.logs.paths import Getter, getter
@@ -93,7 +93,7 @@ class LogMapping(Strict):
     ``aborted`` are conditions: true for any value that JMESPath calls true.
     """
 
-    name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,40}$")
+    name: Annotated[str, matching("[a-z][a-z0-9_]{0,40}", "a name such as my_gateway")]
     about: str = ""
     kind: Literal["response", "vllm"] = "response"
     keys: list[str] = Field(default_factory=list)

@@ -158,7 +158,11 @@ def test_every_threshold_can_be_set_and_times_are_durations() -> None:
         text = f'"{number:g}s"' if field.name in thresholds.TIMES else f"{number}"
         found = build(f"thresholds: {{{field.name}: {text}}}\ntargets: [a]")
         assert found.targets[0].thresholds == Thresholds()
-    assert {field.name for field in fields(Thresholds)} > thresholds.TIMES | thresholds.SHARES
+    names = {field.name for field in fields(Thresholds)}
+    assert names > thresholds.TIMES | thresholds.SHARES
+    times = ("hold", "release", "span", "window", "after", "start", "silence", "budget")
+    assert {name for name in names if name.split("_")[-1] in times} == thresholds.TIMES
+    assert {name for name in names if name.endswith(("_share", "_ratio"))} <= thresholds.SHARES
 
 
 def test_windows_hold_at_least_four_scrapes_unless_the_file_says_otherwise() -> None:

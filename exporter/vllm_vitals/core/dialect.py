@@ -109,7 +109,7 @@ def _update(
         engines=engines,
         invalid=_invalid(layout),
         http=last.http if stale.isdisjoint(layout.page["http"]) else _answers(layout),
-        identity=_identity(layout),
+        identity=last.identity if stale.isdisjoint(layout.starts) else _identity(layout),
         lora=lora,
     )
 

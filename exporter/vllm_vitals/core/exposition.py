@@ -94,8 +94,6 @@ def split(body: bytes, max_series: int = MAX_SERIES) -> Blocks:
     if not body.endswith(b"\n") or body.startswith(b"<"):
         raise _unfinished(body)
     opening = b"# HELP " if b"\n# HELP " in body else b"# TYPE "
-    if (families := body.count(b"\n# TYPE ")) > MAX_FAMILIES:
-        raise ExpositionError("too_many_series", f"{families} families, more than the limit of {MAX_FAMILIES}")
     texts = body.split(b"\n" + opening)
     texts[-1] = texts[-1][:-1]
     return Blocks(opening, texts)
@@ -103,6 +101,10 @@ def split(body: bytes, max_series: int = MAX_SERIES) -> Blocks:
 
 def learn(blocks: Blocks, wanted: frozenset[str] | None = None) -> Exposition:
     """Take blocks apart for the first time. Raises `ExpositionError`."""
+    # Here, not where every body is cut: one that has more families than the last is learnt again.
+    families = max(len(blocks.texts), sum(text.count(b"\n# TYPE ") for text in blocks.texts))
+    if families > MAX_FAMILIES:
+        raise ExpositionError("too_many_series", f"{families} families, more than the limit of {MAX_FAMILIES}")
     seen = _Seen(wanted)
     rows: list[Rows | None] = []
     for number, text in enumerate(blocks.texts):

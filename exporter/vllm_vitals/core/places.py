@@ -8,6 +8,7 @@ through the page, and where it stands on few families alone, those are refused. 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from vllm_vitals.core.exposition import ExpositionError, Fault, Series
 from vllm_vitals.vllm.family import Family
@@ -25,8 +26,7 @@ _PRESENCE = frozenset({"running", "waiting"})  # fields that every engine says
 Labels = Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Which engine a series belongs to; the engine is "" for what the whole server shares.
 
     ``split`` are the labels, with their values, by which several servers on one page are told apart.
@@ -62,8 +62,8 @@ class Separation:
 
     def place(self, labels: Labels, *, shared: bool) -> Place:
         """Find where a series with these labels belongs."""
-        replica = next((labels[name] for name in REPLICA_LABELS if name in labels), "")
-        split = tuple((name, labels[name]) for name in self.labels if name in labels)
+        replica = labels.get(REPLICA_LABELS[0]) or labels.get(REPLICA_LABELS[1], "")
+        split = tuple([(name, labels[name]) for name in self.labels if name in labels]) if self.labels else ()
         if shared:
             return Place(replica, "", "", split)
         return Place(replica, labels.get("model", ""), labels.get("engine") or "0", split)

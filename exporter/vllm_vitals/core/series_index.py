@@ -79,7 +79,8 @@ class Layout:
 
     ``served_name`` names the engine where its series carry several model names (LoRA adapters); without it, the name
     on num_requests_running does. All else is the cache: ``owners`` has one entry a slot of the skeleton's values, and
-    ``page`` the cells of what concerns the page as a whole, by field (http, process_start, started_at). ``lora`` is
+    ``page`` the cells of what concerns the page as a whole, by field (http, process_start, started_at). ``starts`` of
+    these say when something began. ``lora`` is
     where the block of LoRA adapters stands, and how it read last.
     """
 
@@ -92,6 +93,7 @@ class Layout:
     unread: Unread = field(default_factory=Unread)
     split_labels: tuple[str, ...] = ()
     page: dict[str, list[FamilySlot]] = field(default_factory=dict)
+    starts: list[FamilySlot] = field(default_factory=list)
     lora: tuple[int, bytes] | None = None
     sample: TargetSample | None = None
 
@@ -148,6 +150,7 @@ def index_series(layout: Layout, exposition: Exposition) -> BodyFacts:
         cells += [cell for other, theirs in shared.items() if place.shares(other) for cell in theirs]
         layout.engines.append(Engine(key, cells, _fixed(config, ranks[place.server], facts) | _zeros(cells, facts)))
     layout.page = {name: [cell for cell in layout.cells if cell.family.field == name] for name in _OF_PAGE}
+    layout.starts = layout.page["process_start"] + layout.page["started_at"]
     return facts
 
 

@@ -144,11 +144,14 @@ def test_the_tuning_experiment_from_two_recordings(capsys: pytest.CaptureFixture
         assert (code, err) == (0, "")
     pair = tmp_path / "spiral_chunked.json", tmp_path / "same_load_reserved.json"
     code, out, _ = ran(capsys, "compare", *pair)
-    assert code == 0
-    assert "**keep**: better: whole request, p95" in out
+    assert code == 4
+    assert "**not enough**: none beyond the noise, but cannot see less than" in out
+    assert "| preemptions a request | 11.2 | 0.2 |" in out
     code, out, _ = ran(capsys, "compare", "--json", *reversed(pair))
-    assert code == 1
-    assert json.loads(out)["decision"] == "roll back"
+    assert code == 4
+    found = json.loads(out)
+    assert found["decision"] == "not enough"
+    assert found["more"] > 0
 
 
 def test_a_snapshot_is_not_written_over_unasked(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

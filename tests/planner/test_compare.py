@@ -7,57 +7,148 @@ import pytest
 from tests.planner.conftest import RECORDINGS
 from vllm_vitals.planner.experiment import baseline
 from vllm_vitals.planner.experiment.baseline import VITALS, Baseline, BaselineError, Measure
-from vllm_vitals.planner.experiment.compare import compare, knobs
+from vllm_vitals.planner.experiment.comparable import knobs
+from vllm_vitals.planner.experiment.compare import Comparison, compare
+from vllm_vitals.planner.experiment.noise import holm, threshold, two_sided
 from vllm_vitals.planner.review import render_text
 from vllm_vitals.planner.telemetry import recorded
 
+WAVE = [0.99, 1.01, 1.0, 0.98, 1.02, 1.0, 1.01, 0.99, 1.0, 1.0]
 
-def made(name: str = "a", settings: dict[str, str] | None = None, **vitals: list[float]) -> Baseline:
-    """A baseline whose vitals are all 100 +- 1, but those given (by the start of their name, _ for a space)."""
-    values = {key: [99.0, 100.0, 101.0] for key in VITALS}
-    for start, repeats in vitals.items():
-        values.update({key: repeats for key in VITALS if key.startswith(start.replace("_", " "))})
+
+def made(
+    settings: dict[str, str] | None = None, wave: list[float] = WAVE, workload: dict[str, float] | None = None,
+    sure: bool = True, **vitals: float,
+) -> Baseline:  # fmt: skip
+    """A baseline of ten minutes beside a queue whose vitals are all 100, but those given (``_`` for a space)."""
+    values = dict.fromkeys(VITALS, 100.0)
+    for start, value in vitals.items():
+        values.update({key: value for key in VITALS if key.startswith(start.replace("_", " "))})
     return Baseline(
-        name=name, taken_at=0.0, start=0.0, end=600.0, source="test", model_name="m", engines=1, version="0.32.0",
+        name="a", taken_at=0.0, start=0.0, end=600.0, source="test", model_name="m", engines=1, version="0.32.0",
         settings=settings or {"max_num_seqs": "64"},
         workload={"prompt tokens, mean": 500.0, "output tokens, mean": 200.0, "requests in flight, mean": 20.0,
-                  "requests/s": 3.0, "prefix-cache hits": 0.0},
-        vitals={key: Measure(repeats=repeats, value=sum(repeats) / len(repeats)) for key, repeats in values.items()},
-        by_length=[],
+                  "requests/s": 3.0, "prefix-cache hits": 0.0, "time with a queue": 1.0, **(workload or {})},
+        vitals={
+            key: Measure(
+                repeats=[value * each for each in wave], weights=[60.0] * len(wave), value=value, lower=value / 2,
+                upper=value * 2, sure=sure,
+            ) for key, value in values.items()
+        },
+        by_length=[], parts=[60.0 * i for i in range(len(wave))], seconds=600.0,
     )  # fmt: skip
 
 
 LESS = {"max_num_seqs": "48"}
+UNEVEN = [0.8, 1.1, 0.9, 1.2, 1.0, 1.15, 0.85, 1.1, 1.05, 0.85]
+WILD = [0.4, 1.9, 0.7, 1.3, 0.5, 1.6, 0.9, 1.1, 0.3, 1.3]
+
+
+def effects(found: Comparison) -> dict[str, str]:
+    return {line.what: line.effect for line in found.lines}
 
 
 def test_better_beyond_noise_is_kept() -> None:
-    found = compare(made(), made(settings=LESS, preemptions=[20.0, 21.0, 19.0]))
+    found = compare(made(), made(LESS, time_to_first_token=70.0))
     assert found.decision == "keep"
     assert found.changed == {"max_num_seqs": ("64", "48")}
-    assert [line.what for line in found.lines if line.effect == "better"] == ["preemptions a request"]
+    assert [what for what, effect in effects(found).items() if effect == "better"] == [
+        "time to first token, mean",
+        "time to first token, p95",
+    ]
 
 
-def test_no_difference_rolls_back() -> None:
-    found = compare(made(), made(settings=LESS))
-    assert found.decision == "roll back"
-    assert "no difference beyond the noise" in found.why
+def test_preemptions_alone_never_win() -> None:
+    found = compare(made(), made(LESS, preemptions=1.0))
+    assert found.decision == "no difference"
+    assert effects(found)["preemptions a request"] == "no result"
 
 
-def test_a_difference_within_the_noise_of_repeats_is_none() -> None:
-    found = compare(made(generated=[80.0, 100.0, 120.0]), made(settings=LESS, generated=[90.0, 110.0, 130.0]))
+def test_twins_are_no_difference_and_say_what_they_could_have_shown() -> None:
+    found = compare(made(), made(LESS))
+    assert found.decision == "no difference"
+    assert found.sees is not None
+    assert found.sees < 0.15
+    assert "cannot see less than" in found.why
+
+
+def test_too_short_a_run_says_how_much_longer() -> None:
+    found = compare(made(wave=UNEVEN), made(LESS, wave=UNEVEN[::-1], generated=110.0))
+    assert found.decision == "not enough"
+    assert found.more is not None
+    assert "minutes more of each to see 15" in found.why.replace("\N{NO-BREAK SPACE}", " ")
     line = next(line for line in found.lines if line.what == "generated tokens")
-    assert line.relative == pytest.approx(0.1)
-    assert line.effect == "noise"
-    assert line.noise > 0.1
+    assert (line.relative, line.effect) == (pytest.approx(0.1), "noise")
+    assert line.noise > 0.15
 
 
-def test_more_throughput_at_a_worse_p95_is_a_trade_and_rolls_back() -> None:
+def test_noise_that_no_day_would_beat_asks_for_turns() -> None:
+    found = compare(made(wave=WILD), made(LESS, wave=WILD[::-1]))
+    assert (found.decision, found.more) == ("not enough", None)
+    assert "record both again, in turn (A, B, A, B)" in found.why
+
+
+def test_parts_of_one_replayed_trace_are_paired() -> None:
+    """What the trace did at a minute it did to both."""
+    together = compare(made(wave=WILD), made(LESS, wave=WILD, generated=120.0))
+    assert (together.decision, effects(together)["generated tokens"]) == ("keep", "better")
+
+
+def test_throughput_is_no_result_where_nothing_queues() -> None:
+    calm = {"time with a queue": 0.0}
+    found = compare(made(workload=calm), made(LESS, workload=calm, generated=130.0))
+    assert (found.decision, effects(found)["generated tokens"]) == ("no difference", "no result")
+
+
+def test_a_queue_that_the_change_ended_shows_a_gain() -> None:
+    found = compare(made(), made(LESS, workload={"time with a queue": 0.0}, generated=130.0))
+    assert (found.decision, effects(found)["generated tokens"]) == ("keep", "better")
+
+
+def test_what_more_or_less_traffic_explains_is_not_counted() -> None:
+    less = {"requests/s": 2.76, "requests in flight, mean": 18.4}
+    found = compare(made(), made(LESS, workload=less, time_to_first_token=60.0))
+    assert (found.decision, effects(found)["time to first token, mean"]) == ("no difference", "load")
+    assert "8% less came the second time" in found.warnings[0]
+    found = compare(made(), made(LESS, workload=less, time_to_first_token=140.0))
+    assert found.decision == "roll back"
+
+
+def test_fewer_clients_who_wait_are_less_load() -> None:
     found = compare(
-        made(), made(settings=LESS, generated=[130.0, 131.0, 132.0], time_to_first_token=[150.0, 151.0, 152.0])
+        made(workload={"clients who wait": 20.0}), made(LESS, workload={"clients who wait": 18.4}, time_to_first=80.0)
     )
+    assert effects(found)["time to first token, mean"] == "load"
+
+
+def test_longer_answers_are_no_slower_requests() -> None:
+    found = compare(made(), made(LESS, workload={"output tokens, mean": 216.0}, whole=107.0))
+    assert effects(found)["whole request, mean"] == "load"
+
+
+def test_one_hour_s_queue_is_no_difference() -> None:
+    """Nine parts alike and one ten times as long: the mean nearly doubled, the usual wait did not move."""
+    once = [0.55] * 9 + [5.05]
+    found = compare(made(), made(LESS, wave=once, time_to_first_token=190.0))
+    assert effects(found)["time to first token, mean"] == "noise"
+
+
+def test_more_throughput_at_a_later_first_token_is_a_trade_and_rolls_back() -> None:
+    found = compare(made(), made(LESS, generated=130.0, time_to_first_token=150.0))
     assert found.decision == "roll back"
     assert "better: generated tokens" in found.why
-    assert "worse: time to first token" in found.why
+    assert "but worse: time to first token" in found.why
+
+
+def test_slower_tokens_in_a_faster_whole_are_kept_and_said() -> None:
+    found = compare(made(), made(LESS, whole=75.0, time_per_output=110.0))
+    assert found.decision == "keep"
+    assert "for that time per output token, mean +10" in found.why
+
+
+def test_a_quantile_that_buckets_leave_open_decides_nothing() -> None:
+    found = compare(made(sure=False), made(LESS, sure=False, time_to_first_token=50.0))
+    assert set(effects(found).values()) <= {"no result", "noise"}
 
 
 def test_two_knobs_at_once_are_refused() -> None:
@@ -68,7 +159,7 @@ def test_two_knobs_at_once_are_refused() -> None:
 
 def test_what_follows_from_a_knob_is_no_second_knob() -> None:
     before = made(settings={"gpu_memory_utilization": "0.9", "num_gpu_blocks": "1000"})
-    after = made(settings={"gpu_memory_utilization": "0.95", "num_gpu_blocks": "1100"}, preemptions=[1.0, 1.1, 1.2])
+    after = made(settings={"gpu_memory_utilization": "0.95", "num_gpu_blocks": "1100"}, whole=50.0)
     assert knobs(before, after) == {"gpu_memory_utilization": ("0.9", "0.95")}
     assert compare(before, after).decision == "keep"
 
@@ -85,13 +176,13 @@ def test_what_follows_from_a_knob_is_no_second_knob() -> None:
     ],
 )
 def test_another_workload_is_refused(figure: str, value: float, refused: bool) -> None:
-    after = made(settings=LESS)
+    after = made(LESS)
     after = after.model_copy(update={"workload": {**after.workload, figure: value}})
     assert (compare(made(), after).decision == "not comparable") is refused
 
 
 def test_another_concurrency_at_another_rate_is_refused() -> None:
-    after = made(settings=LESS)
+    after = made(LESS)
     after = after.model_copy(
         update={"workload": {**after.workload, "requests/s": 6.0, "requests in flight, mean": 50.0}}
     )
@@ -100,83 +191,38 @@ def test_another_concurrency_at_another_rate_is_refused() -> None:
 
 @pytest.mark.parametrize("change", [{"version": "0.31.0"}, {"model_name": "other"}, {"engines": 2}])
 def test_another_server_is_refused(change: dict[str, object]) -> None:
-    found = compare(made(), made(settings=LESS).model_copy(update=change))
+    found = compare(made(), made(LESS).model_copy(update=change))
     assert found.decision == "not comparable"
 
 
 def test_anyway_decides_and_keeps_the_reasons() -> None:
-    after = made(settings={"max_num_seqs": "48", "max_model_len": "1"}, preemptions=[1.0, 1.0, 1.1])
+    after = made(settings={"max_num_seqs": "48", "max_model_len": "1"}, whole=50.0)
     found = compare(made(), after, anyway=True)
     assert found.decision == "keep"
     assert found.refusals == ()
     assert "2 knobs changed" in found.warnings[0]
 
 
-def test_without_repeats_nothing_is_concluded() -> None:
-    found = compare(
-        made(generated=[100.0]), made(settings=LESS, **{k.split(",")[0].replace(" ", "_"): [5.0] for k in VITALS})
-    )
+def test_without_parts_nothing_is_concluded() -> None:
+    found = compare(made(wave=[1.0]), made(LESS, wave=[1.0], time_to_first_token=5.0))
     assert found.decision == "not comparable"
     assert "noise is not known" in found.why
 
 
-def test_quantiles_in_one_bucket_cannot_be_told_apart() -> None:
-    same = {"lower": 0.1, "upper": 0.25}
-    before, after = made(), made(settings=LESS)
-    name = "time to first token, p99"
-    for each, value in ((before, 0.11), (after, 0.24)):
-        each.vitals[name] = Measure(repeats=[value] * 3, value=value, **same)
-    line = next(line for line in compare(before, after).lines if line.what == name)
-    assert line.effect == "noise"
-
-
-def bounded(*ranges: tuple[float, float | None]) -> Measure:
-    """A vital whose buckets give no estimate: repeats inside the first or above the last one."""
-    return Measure(
-        repeats=[None] * len(ranges), value=None, lower=ranges[0][0], upper=ranges[0][1], ranges=list(ranges)
-    )
-
-
-FIRST, LAST = (0.0, 0.01), (80.0, None)
-
-
 @pytest.mark.parametrize(
-    ("old", "new", "effect", "shown"),
-    [
-        (bounded(FIRST, FIRST, FIRST), bounded(FIRST, FIRST, FIRST), "noise", "up to 10 ms | up to 10 ms"),
-        (bounded(LAST, LAST, LAST), bounded(FIRST, FIRST, FIRST), "better", "above 80 s | up to 10 ms"),
-        (bounded(FIRST, FIRST, FIRST), bounded(LAST, LAST, LAST), "worse", "up to 10 ms | above 80 s"),
-        (bounded(FIRST, FIRST), bounded(LAST, LAST), "unknown", "up to 10 ms | above 80 s"),
-        (bounded(FIRST, LAST, FIRST), bounded(LAST, LAST, LAST), "noise", "up to 10 ms | above 80 s"),
-        (
-            bounded(LAST, LAST, LAST),
-            Measure(repeats=[2.0, 2.1, 2.2], value=2.1, lower=1.0, upper=2.5, ranges=[(1.0, 2.5)] * 3),
-            "better",
-            "above 80 s | 2.1 s",
-        ),
-        (bounded(FIRST), Measure(repeats=[], value=None), "unknown", "up to 10 ms | not known"),
-    ],
+    ("t", "freedom", "chance"),
+    [(12.706, 1, 0.05), (4.303, 2, 0.05), (2.228, 10, 0.05), (3.169, 10, 0.01), (1.96, 1000, 0.05), (0.0, 7, 1.0)],
 )
-def test_where_buckets_give_no_estimate_the_bounds_are_shown_and_decide(
-    old: Measure, new: Measure, effect: str, shown: str
-) -> None:
-    before, after = made(), made(settings=LESS)
-    name = "time per output token, p50"
-    before.vitals[name], after.vitals[name] = old, new
-    found = compare(before, after)
-    line = next(line for line in found.lines if line.what == name)
-    assert (line.effect, line.relative) == (effect, None)
-    text = render_text.comparison(before, after, found).replace("\N{NO-BREAK SPACE}", " ")
-    assert f"| {name} | {shown} | not known | not known | {effect} |" in text
+def test_students_t_is_that_of_the_tables(t: float, freedom: int, chance: float) -> None:
+    assert two_sided(t, freedom) == pytest.approx(chance, rel=0.01)
+    if t > 0 and freedom < 100:
+        assert threshold(chance, freedom) == pytest.approx(t, rel=0.001)
 
 
-def test_a_decision_by_bounds_names_them() -> None:
-    before, after = made(), made(settings=LESS)
-    before.vitals["time to first token, p50"] = bounded(LAST, LAST, LAST)
-    after.vitals["time to first token, p50"] = bounded(FIRST, FIRST, FIRST)
-    found = compare(before, after)
-    assert found.decision == "keep"
-    assert "time to first token, p50 above 80 s → up to 10 ms" in found.why.replace("\N{NO-BREAK SPACE}", " ")
+def test_holm_lets_stand_what_the_number_of_looks_allows() -> None:
+    assert holm([0.03, 0.001, 0.04], 0.05) == [False, True, False]
+    assert holm([0.01, 0.001, 0.04], 0.05) == [True, True, True]
+    assert holm([], 0.05) == []
 
 
 def test_the_first_bucket_of_a_recording_is_told_by_its_sum() -> None:
@@ -191,21 +237,24 @@ def snapshot(name: str, between: tuple[float, float], settings: dict[str, str], 
     return baseline.baseline(telemetry, "tiny", name, "test", 0.0, repeats, settings)
 
 
-def test_the_real_experiment_is_kept_for_the_right_reason() -> None:
-    """The same 40 clients, without and with the reservation of the full input."""
-    before = snapshot("spiral_chunked", (65, 145), {"scheduler_reserve_full_isl": "false"})
-    after = snapshot("same_load_reserved", (65, 145), {"scheduler_reserve_full_isl": "true"})
+def test_the_real_experiment_is_not_decided_by_preemptions() -> None:
+    """The same 40 clients, without and with the reservation of the full input: 98 % fewer evictions, little besides.
+
+    Eighty seconds of requests that take thirty each cannot show more; what they cannot see is said.
+    """
+    before = snapshot("spiral_chunked", (65, 145), {"scheduler_reserve_full_isl": "false"}, 8)
+    after = snapshot("same_load_reserved", (65, 145), {"scheduler_reserve_full_isl": "true"}, 8)
     found = compare(before, after)
     assert found.changed == {"scheduler_reserve_full_isl": ("false", "true")}
-    assert found.decision == "keep"
-    assert found.why.startswith("better: whole request, p95")
+    assert found.decision in ("keep", "not enough")
+    assert effects(found)["preemptions a request"] == "no result"
     assert found.by_length[0].before[0] > 20 * found.by_length[0].after[0]
 
 
 def test_the_same_server_against_itself_is_noise() -> None:
     first = snapshot("same_load_reserved", (55, 102), {"x": "1"}, 2)
     second = snapshot("same_load_reserved", (100, 147), {"x": "2"}, 2)
-    assert all(line.effect in ("noise", "unknown") for line in compare(first, second).lines if "generated" in line.what)
+    assert compare(first, second, anyway=True).decision in ("no difference", "not enough", "not comparable")
 
 
 def test_a_file_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -224,13 +273,13 @@ def test_other_files_are_refused_by_name(tmp_path: Path, content: str) -> None:
 
 
 def test_too_short_a_stretch_is_refused() -> None:
-    telemetry = recorded.telemetry(RECORDINGS / "spiral_chunked/metrics.jsonl.gz")
-    with pytest.raises(BaselineError, match="too short for 30 repeats"):
+    telemetry = recorded.telemetry(RECORDINGS / "spiral_chunked/metrics.jsonl.gz", None, (50, 58))
+    with pytest.raises(BaselineError, match="too short for two parts"):
         baseline.baseline(telemetry, "tiny", "a", "test", 0.0, 30, {})
 
 
 def test_the_comparison_is_text() -> None:
-    before, after = made("before"), made("after", LESS, preemptions=[1.0, 1.1, 1.2])
+    before, after = made(), made(LESS, whole=50.0)
     text = render_text.comparison(before, after, compare(before, after))
     assert "changed: max_num_seqs: 64 → 48" in text
     assert "**keep**" in text

@@ -1,7 +1,8 @@
 """The commands ``snapshot``, ``compare`` and ``whatif``: a tuning experiment, one knob at a time.
 
 Input: a command line. Output: a file, or a table on standard output. Exit codes of compare: 0 keep, 1 roll back,
-3 not comparable. Invariant: what is compared or simulated is named with its settings, told and assumed.
+3 not comparable, 4 no difference or not enough. Invariant: what is compared or simulated is named with its settings,
+told and assumed.
 """
 
 import time
@@ -39,7 +40,7 @@ from vllm_vitals.planner.whatif.workload_slice import Focus
 from vllm_vitals.recordings.recording import target_name
 from vllm_vitals.scrape.target import shown
 
-_EXITS = {"keep": 0, "roll back": 1, "not comparable": 3}
+_EXITS = {"keep": 0, "roll back": 1, "not comparable": 3, "no difference": 4, "not enough": 4}
 
 
 def _read(
@@ -90,10 +91,10 @@ def _with_config(settings: ReviewSettings, model: str, given: Mapping[str, str])
 @click.option("--until", default="", metavar="TIME", help="End of the period; default: now.")
 @click.option(
     "--repeats",
-    default=3,
+    default=10,
     show_default=True,
-    type=click.IntRange(1, 50),
-    help="Split the period into this many equal parts; their spread is the noise.",
+    type=click.IntRange(1, 100),
+    help="Split the period into at most this many equal parts; their spread is the noise.",
 )
 @click.option("--between", default="", metavar="FROM,TO", help="Part of a recording, from its start: 2m,10m.")
 @click.option("--name", default="", metavar="TEXT", help="Name of the snapshot, such as seqs-24.")
@@ -156,7 +157,7 @@ def _took(taken: baseline.Baseline, asked: int) -> str:
 def compare(before: Path, after: Path, anyway: bool, as_json: bool) -> None:
     """Compare two snapshots: keep the change, or roll it back?
 
-    Exit code: 0 keep, 1 roll back, 3 not comparable.
+    Exit code: 0 keep, 1 roll back, 3 not comparable, 4 no difference, or too short to tell.
     """
     old, new = baseline.read(before), baseline.read(after)
     found = compared(old, new, anyway)

@@ -1,7 +1,7 @@
 """A baseline: what one model's servers did over a stretch, with the settings and the workload that it was under.
 
-Input: `Telemetry`. Output: a `Baseline`, and its JSON file. The stretch is cut into equal repeats, whose spread is the
-noise that a comparison must beat; a repeat that was not scraped throughout is left out. Invariant: unscraped time is
+Input: `Telemetry`. Output: a `Baseline`, and its JSON file. The stretch is cut into equal parts, whose spread is the
+noise that a comparison must beat; a part that was not scraped throughout is left out. Invariant: unscraped time is
 never counted as time without work, and a file that this version cannot read is refused by name, never half read.
 """
 
@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import inf
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Literal
 
 import orjson
 from pydantic import Field, ValidationError
 
 from vllm_vitals.config.values import Strict
-from vllm_vitals.core.distribution import fit
+from vllm_vitals.core.distribution import fit, is_sure
 from vllm_vitals.core.sample import Histogram
 from vllm_vitals.core.snapshot import Reading
 from vllm_vitals.planner.review import shape
@@ -26,7 +27,9 @@ from vllm_vitals.planner.telemetry import coverage
 from vllm_vitals.planner.telemetry.grid import Grid
 from vllm_vitals.planner.telemetry.telemetry import Telemetry, WindowedHistogram, added, known, mean, merged
 
-SCHEMA = 1
+SCHEMA = 2
+# A closed load: a queue in 80 % of the windows, and in flight within 7 % of its median in 70 % of them.
+ALWAYS, LEVEL, MOSTLY = 0.8, 0.07, 0.7
 MAX_BYTES = 4 * 1024 * 1024
 Better = Literal["higher", "lower"]
 
@@ -42,9 +45,15 @@ VITALS: Mapping[str, tuple[str, Better]] = {
     "time per output token, p50": ("s", "lower"),
     "time per output token, p95": ("s", "lower"),
     "time per output token, p99": ("s", "lower"),
+    "whole request, mean": ("s", "lower"),
     "whole request, p95": ("s", "lower"),
     "preemptions a request": ("", "lower"),
 }
+
+_TIMES = {
+    "time to first token": "ttft_seconds", "time per output token": "tpot_seconds",
+    "whole request": "e2e_latency_seconds",
+}  # fmt: skip
 
 
 class BaselineError(Exception):
@@ -52,16 +61,17 @@ class BaselineError(Exception):
 
 
 class Measure(Strict):
-    """One vital: a value for each repeat (None without an estimate), and the whole stretch with its bounds.
+    """One vital: a value for each part (None where nothing was observed), and the whole stretch with its bounds.
 
-    ``ranges`` are the bounds of each repeat, lower and upper (None: without end), where the vital has bounds at all.
+    ``weights`` are what each part is a mean over (s, tokens, requests). ``sure``: no bucket leaves the whole open.
     """
 
     repeats: list[float | None]
+    weights: list[float]
     value: float | None
     lower: float | None = None
     upper: float | None = None
-    ranges: list[tuple[float, float | None] | None] = Field(default_factory=list)
+    sure: bool = True
 
     @property
     def reading(self) -> Reading:
@@ -81,7 +91,10 @@ class ByLength(Strict):
 
 
 class Baseline(Strict, populate_by_name=True):
-    """The file. Times are epoch s; workload figures are tokens, requests and shares."""
+    """The file. Times are epoch s; workload figures are tokens, requests and shares.
+
+    ``parts`` is where each began, in s after the first, and ``seconds`` how long the stretch was in all.
+    """
 
     schema_version: Annotated[int, Field(alias="schema")] = SCHEMA
     name: str
@@ -96,6 +109,8 @@ class Baseline(Strict, populate_by_name=True):
     workload: dict[str, float | None]
     vitals: dict[str, Measure]
     by_length: list[ByLength]
+    parts: list[float]
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +118,14 @@ class _Stretch:
     engines: Engines
     step: int
     windows: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Observed:
+    """A vital, and what it is a mean over."""
+
+    reading: Reading
+    weight: float
 
 
 def baseline(
@@ -127,16 +150,22 @@ def baseline(
         source=source, model_name=model_name, engines=len(engines), version=version, settings=settings,
         workload=_workload(whole, grid),
         vitals={
-            key: _measure(reading, [part[key] for part in measured]) for key, reading in _vitals(whole).items()
+            key: _measure(seen, [part[key] for part in measured]) for key, seen in _vitals(whole).items()
         },
         by_length=[_length(each) for each in by_length(engines, grid.step)],
+        parts=[float((part.windows[0] - whole.windows[0]) * grid.step) for part in parts],
+        seconds=float(len(whole.windows) * grid.step),
     )  # fmt: skip
 
 
 def _repeats(engines: Engines, grid: Grid, repeats: int) -> list[range]:
-    """Return the repeats that were scraped throughout. Raises `BaselineError` where two are not left of several."""
-    if grid.windows < 2 * repeats:
-        raise BaselineError(f"{grid.windows * grid.step} s are too short for {repeats} repeats: take a longer period")
+    """Return the parts that were scraped throughout, at most one a window.
+
+    Raises `BaselineError` where two are not left of several.
+    """
+    if grid.windows < min(2, repeats):
+        raise BaselineError(f"{grid.windows * grid.step} s are too short for two parts: take a longer period")
+    repeats = min(repeats, grid.windows)
     there = coverage.scraped(engines, grid)
     found = coverage.whole_repeats(there, repeats)
     if len(found) < min(2, repeats):
@@ -144,7 +173,7 @@ def _repeats(engines: Engines, grid: Grid, repeats: int) -> list[range]:
         inside = f"stay within {_when(grid.at(run.start))} to {_when(grid.at(run.stop))}" if run else "look elsewhere"
         raise BaselineError(
             f"of {grid.windows * grid.step} s only {sum(there) * grid.step} s hold samples of every engine, "
-            f"which leaves {len(found)} of {repeats} repeats: {inside}"
+            f"which leaves {len(found)} of {repeats} parts: {inside}"
         )
     return found
 
@@ -153,17 +182,12 @@ def _when(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _measure(reading: Reading, repeats: Sequence[Reading]) -> Measure:
-    """No estimate in the first and above the last bucket: there the bounds say all that is known."""
-    ranges = [_range(each) for each in repeats]
+def _measure(whole: _Observed, parts: Sequence[_Observed]) -> Measure:
+    reading = whole.reading
     return Measure(
-        repeats=[each.value for each in repeats], value=reading.value, lower=reading.lower, upper=_end(reading),
-        ranges=ranges if any(ranges) else [],
+        repeats=[each.reading.value for each in parts], weights=[each.weight for each in parts],
+        value=reading.value, lower=reading.lower, upper=_end(reading), sure=is_sure(reading),
     )  # fmt: skip
-
-
-def _range(reading: Reading) -> tuple[float, float | None] | None:
-    return None if reading.lower is None else (reading.lower, _end(reading))
 
 
 def _end(reading: Reading) -> float | None:
@@ -171,24 +195,24 @@ def _end(reading: Reading) -> float | None:
     return None if reading.upper is None or reading.upper == inf else reading.upper
 
 
-def _vitals(part: _Stretch) -> dict[str, Reading]:
-    seconds = len(part.windows) * part.step
+def _vitals(part: _Stretch) -> dict[str, _Observed]:
+    seconds = float(len(part.windows) * part.step)
     engines = list(part.engines.values())
     generated = _sum([s.counter("generation_tokens_total") for s in engines], part.windows)
     finished = _sum([completions(s) for s in engines], part.windows)
     evicted = _sum([s.counter("preemptions_total") for s in engines], part.windows)
-    ttft, tpot, e2e = (_histogram(part, name) for name in ("ttft_seconds", "tpot_seconds", "e2e_latency_seconds"))
     found = {
-        "generated tokens": Reading(None if generated is None else generated / seconds),
-        "completed requests": Reading(None if finished is None else finished / seconds),
-        "preemptions a request": Reading(evicted / finished if evicted is not None and finished else None),
-        "whole request, p95": fit(e2e).quantile(0.95),
+        "generated tokens": _Observed(Reading(None if generated is None else generated / seconds), seconds),
+        "completed requests": _Observed(Reading(None if finished is None else finished / seconds), seconds),
+        "preemptions a request": _Observed(
+            Reading(evicted / finished if evicted is not None and finished else None), finished or 0.0
+        ),
     }
-    for words, histogram in (("time to first token", ttft), ("time per output token", tpot)):
-        shown = fit(histogram)
-        found[f"{words}, mean"] = shown.mean()
+    for words, name in _TIMES.items():
+        shown = fit(_histogram(part, name))
+        found[f"{words}, mean"] = _Observed(shown.mean(), shown.count)
         for q in (50, 95, 99):
-            found[f"{words}, p{q}"] = shown.quantile(q / 100)
+            found[f"{words}, p{q}"] = _Observed(shown.quantile(q / 100), shown.count)
     return {name: found[name] for name in VITALS}
 
 
@@ -228,6 +252,7 @@ def _workload(part: _Stretch, grid: Grid) -> dict[str, float | None]:
     engines = part.engines
     inputs = shape.lengths(_histogram(part, "request_prompt_tokens"))
     outputs = shape.lengths(_histogram(part, "request_output_tokens"))
+    queued = added([w for s in engines.values() if (w := s.gauge("requests_waiting")) is not None])
     present = added([p for s in engines.values() if (p := in_flight(s)) is not None])
     wanted = added([d for s in engines.values() if (d := demand(s, grid)) is not None])
     looked = _sum([s.counter("prefix_cache_queries_total") for s in engines.values()], part.windows)
@@ -241,6 +266,8 @@ def _workload(part: _Stretch, grid: Grid) -> dict[str, float | None]:
         "output tokens, CV": outputs.cv.value,
         "output cap, p50": shape.lengths(_histogram(part, "request_max_tokens")).p50.value,
         "requests in flight, mean": _mean(present, part),
+        "time with a queue": _share(queued, part),
+        "clients who wait": _clients(present, queued, part),
         "requests/s": _mean(wanted, part),
         "prefix-cache hits": hits / looked if looked and hits is not None else None,
     }
@@ -250,10 +277,29 @@ def _mean(values: "Sequence[float] | None", part: _Stretch) -> float | None:
     return None if values is None else mean(values[w] for w in part.windows)
 
 
+def _share(queued: "Sequence[float] | None", part: _Stretch) -> float | None:
+    """Return the share of windows in which a request waited on average."""
+    values = known(queued[w] for w in part.windows) if queued is not None else []
+    return sum(value >= 1 for value in values) / len(values) if values else None
+
+
+def _clients(
+    present: "Sequence[float] | None", queued: "Sequence[float] | None", part: _Stretch
+) -> float | None:  # fmt: skip
+    """Return how many clients wait for their answers: in flight level beside a queue; None for an open load."""
+    values = known(present[w] for w in part.windows) if present is not None else []
+    if not values or (_share(queued, part) or 0.0) < ALWAYS:
+        return None
+    centre = median(values)
+    level = sum(abs(value - centre) <= max(1.0, LEVEL * centre) for value in values)
+    return centre if level >= MOSTLY * len(values) else None
+
+
 def _length(each: LengthClass) -> ByLength:
     return ByLength(
         low=each.low, requests=each.requests, preemptions=each.preemptions,
-        ttft_p95=_measure(each.ttft.p95, []), tpot_p95=_measure(each.tpot.p95, []),
+        ttft_p95=_measure(_Observed(each.ttft.p95, each.ttft.count), []),
+        tpot_p95=_measure(_Observed(each.tpot.p95, each.tpot.count), []),
     )  # fmt: skip
 
 

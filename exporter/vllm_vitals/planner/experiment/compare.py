@@ -1,36 +1,62 @@
-"""Is the candidate really better? One knob, the same workload, and a difference that the noise cannot make.
+"""Is the candidate really better? One knob, the same workload, and what users got beyond what noise can make.
 
-Input: two `Baseline`s. Output: a `Comparison` with a decision: keep, roll back, or not comparable. Invariant: a
-difference counts only beyond what repeats of the same setting show (Welch's t, 90 %), and only where the histogram's
-buckets can show it. Where buckets only bound a vital, all repeats of one side must lie apart from all of the other.
+Input: two `Baseline`s. Output: a `Comparison` with a decision. Invariant: twins of one setting are told apart in at
+most one of twenty comparisons (Student's t over parts, Holm over all that decide). What decides is what users got: how
+long a request, its first token and each token took, and the throughput where a queue stood; where none did, throughput
+is what was asked, and no result. Evictions decide nothing: nobody sees them but in those.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, sqrt
-from statistics import variance
+from math import inf, log
 from typing import Literal
 
 from vllm_vitals.core.snapshot import Reading, absent
-from vllm_vitals.planner.experiment.baseline import VITALS, Baseline, Better, Measure
-from vllm_vitals.planner.review.trend import student
-from vllm_vitals.planner.review.words import change, number, vital
+from vllm_vitals.planner.experiment import comparable
+from vllm_vitals.planner.experiment.baseline import VITALS, Baseline, Measure
+from vllm_vitals.planner.experiment.noise import Difference, difference, holm
+from vllm_vitals.planner.review.words import change, minutes, share
 
-Decision = Literal["keep", "roll back", "not comparable"]
-Effect = Literal["better", "worse", "noise", "unknown"]
-SAME = 0.10  # workload figures further apart than this are not the same load
-APART = 3  # repeats on either side from which their lying apart says something
+Decision = Literal["keep", "roll back", "no difference", "not enough", "not comparable"]
+# ``load``: the other load explains it; ``no result``: it does not say what users got.
+Effect = Literal["better", "worse", "noise", "load", "no result", "unknown"]
+LEVEL = 0.05  # comparisons of twins that may end in keep or roll back
+WANTED = 0.15  # a difference that a comparison should be long enough to see
 SMALL = 0.02  # a proven change smaller than this moves nothing
-# Follow from other settings or from the machine: no knob that someone turned, unless nothing else changed.
-CONSEQUENCES = frozenset({
-    "dialect", "num_gpu_blocks", "kv_cache_size_tokens", "kv_cache_max_concurrency", "kv_cache_memory_bytes",
-    "num_cpu_blocks", "kv_cache_capacity_tokens",
-})  # fmt: skip
+TRADE = 0.25  # a token may come so much later where the whole request is done earlier
+LONGEST = 24 * 3600.0  # a longer run is not worth asking for
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How a vital decides.
+
+    ``restart``: standard deviation (log) between two runs of one setting beyond what their parts show, from the twins
+    tune_baseline and tune2_baseline. ``load``: how much more than the load it may move (log by log); where a queue
+    stands there is no such limit. ``output``: it grows with the length of the answer.
+    """
+
+    restart: float
+    load: float = 0.0
+    output: bool = False
+
+
+DECIDES: Mapping[str, Rule] = {
+    "generated tokens": Rule(0.02),
+    "time to first token, mean": Rule(0.05, load=2.0),
+    "time to first token, p95": Rule(0.08, load=2.0),
+    "time per output token, mean": Rule(0.02, load=1.5),
+    "time per output token, p95": Rule(0.05, load=1.5),
+    "whole request, mean": Rule(0.03, load=2.0, output=True),
+    "whole request, p95": Rule(0.06, load=2.0, output=True),
+}
+# A run is long enough when it would show a wanted difference in these.
+_PLAINEST = ("generated tokens", "time per output token, mean", "whole request, mean")
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One vital in both. ``noise`` is the relative difference that repeats alone could make."""
+    """One vital in both. ``noise`` is the least relative difference that would be seen four times in five."""
 
     what: str
     unit: str
@@ -52,7 +78,11 @@ class LengthLine:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """``changed`` maps a knob to (before, after). ``refusals`` make it not comparable, ``warnings`` do not."""
+    """``changed`` maps a knob to (before, after). ``refusals`` make it not comparable, ``warnings`` do not.
+
+    ``sees`` is the least difference that these runs could show, ``more`` how many seconds longer each must be to show
+    15 %; None where time does not help, or nothing is to be said.
+    """
 
     changed: Mapping[str, tuple[str, str]]
     refusals: tuple[str, ...]
@@ -61,144 +91,85 @@ class Comparison:
     by_length: tuple[LengthLine, ...]
     decision: Decision
     why: str
+    sees: float | None
+    more: float | None
 
 
 def compare(before: Baseline, after: Baseline, anyway: bool = False) -> Comparison:
-    """``anyway`` decides in spite of refusals, and keeps them as warnings."""
-    changed = knobs(before, after)
-    refusals = [*_refusals(before, after, changed), *_workloads(before, after)]
-    warnings = _warnings(before, after, changed)
+    """Decide. ``anyway`` does so in spite of refusals, and keeps them as warnings."""
+    refusals, warnings = comparable.refusals(before, after), comparable.warnings(before, after)
     if anyway:
         warnings, refusals = [*refusals, *warnings], []
-    lines = tuple(_line(name, before.vitals.get(name), after.vitals.get(name)) for name in VITALS)
+    found = {name: _difference(name, before, after) for name in VITALS}
+    decides = {name: each for name in DECIDES if (each := found[name]) and not _no_result(name, before, after, each)}
+    allowed = {name: _explained(name, before, after, each) for name, each in decides.items()}
+    chances = [each.chance(allowed[name]) for name, each in decides.items()]
+    proven = {name for name, yes in zip(decides, holm(chances, LEVEL), strict=True) if yes}
+    lines = tuple(_line(name, before, after, found[name], name in decides, name in proven, allowed) for name in VITALS)
     lengths = _lengths(before, after)
-    decision, why = _decide(lines, lengths, refusals)
-    return Comparison(changed, tuple(refusals), tuple(warnings), lines, lengths, decision, why)
-
-
-def knobs(before: Baseline, after: Baseline) -> dict[str, tuple[str, str]]:
-    """Return the knobs that changed. Consequences count only when nothing else did."""
-    names = sorted({*before.settings, *after.settings})
-    pairs = {name: (before.settings.get(name, "not known"), after.settings.get(name, "not known")) for name in names}
-    changed = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
-    return {name: pair for name, pair in changed.items() if name not in CONSEQUENCES} or changed
-
-
-def _refusals(before: Baseline, after: Baseline, changed: Mapping[str, tuple[str, str]]) -> list[str]:
-    found = []
-    if before.model_name != after.model_name:
-        found.append(f"two models: {before.model_name} and {after.model_name}")
-    if before.version != after.version:
-        found.append(f"two versions of vLLM: {before.version or 'not known'} and {after.version or 'not known'}")
-    real = [name for name in changed if name not in CONSEQUENCES]
-    if len(real) > 1:
-        found.append(
-            f"{len(real)} knobs changed at once ({', '.join(real)}): the effect cannot be attributed to one of them"
-        )
-    if before.engines != after.engines:
-        found.append(f"{before.engines} engines before, {after.engines} after")
-    return found
-
-
-def _workloads(before: Baseline, after: Baseline) -> list[str]:
-    """Lengths must agree, and what was in flight or the rate: a closed load fixes one, an open load the other."""
-    found = [_apart(before, after, name) for name in ("prompt tokens, mean", "output tokens, mean")]
-    load = [_apart(before, after, name) for name in ("requests in flight, mean", "requests/s")]
-    if all(load):
-        found.append(" and ".join(filter(None, load)))
-    hits = [each.workload.get("prefix-cache hits") or 0.0 for each in (before, after)]
-    if abs(hits[0] - hits[1]) > SAME:
-        found.append(f"prefix-cache hits: {hits[0]:.0%} before, {hits[1]:.0%} after")
-    return [f"another workload: {text}" for text in found if text]
-
-
-def _apart(before: Baseline, after: Baseline, name: str) -> str:
-    old, new = before.workload.get(name), after.workload.get(name)
-    if old is None or new is None:
-        return "" if old is new else f"{name} is known only once"
-    if abs(new - old) <= SAME * max(abs(old), abs(new)):
-        return ""
-    return f"{name}: {number(old)} before, {number(new)} after"
-
-
-def _warnings(before: Baseline, after: Baseline, changed: Mapping[str, tuple[str, str]]) -> list[str]:
-    found = []
-    if not changed:
-        found.append("no setting that we know of changed: this measures the noise (or give settings with --set)")
-    if len(before.vitals["completed requests"].repeats) < 2 or len(after.vitals["completed requests"].repeats) < 2:
-        found.append("without repeats the noise is not known: take snapshots with --repeats 3 or more")
-    return found
-
-
-def _line(name: str, old: Measure | None, new: Measure | None) -> Line:
-    unit, better = VITALS[name]
-    nothing = absent("not in the snapshot")
-    before, after = (nothing if each is None else each.reading for each in (old, new))
-    if old is None or new is None or not _observed(old) or not _observed(new):
-        return Line(name, unit, before, after, None, None, "unknown")
-    if before.value is None or after.value is None or not (_estimated(old) and _estimated(new)):
-        return Line(name, unit, before, after, None, None, _by_ranges(old, new, better))
-    relative = after.value / before.value - 1 if before.value else None
-    noise = _noise(old, new)
-    gap = after.value - before.value
-    if noise is None:
-        effect: Effect = "unknown"
-    elif _one_bucket(old, new) or abs(gap) <= noise or (relative is not None and abs(relative) < SMALL):
-        effect = "noise"
-    else:
-        effect = _which(gap > 0, better)
-    share = None if noise is None or not before.value else noise / abs(before.value)
-    return Line(name, unit, before, after, relative, share, effect)
-
-
-def _which(more: bool, better: Better) -> Effect:
-    return "better" if more == (better == "higher") else "worse"
-
-
-def _observed(each: Measure) -> bool:
-    return each.value is not None or each.lower is not None
-
-
-def _estimated(each: Measure) -> bool:
-    """Return whether every repeat in which something was observed has an estimate."""
-    return all(value is not None or bounds is None for value, bounds in zip(each.repeats, _bounds(each), strict=True))
-
-
-def _bounds(each: Measure) -> Sequence[tuple[float, float | None] | None]:
-    return each.ranges or [None] * len(each.repeats)
-
-
-def _by_ranges(old: Measure, new: Measure, better: Better) -> Effect:
-    """Three repeats on either side lie wholly apart by chance in one case of ten; fewer say nothing."""
-    sides = [[bounds for bounds in _bounds(each) if bounds is not None] for each in (old, new)]
-    if _one_bucket(old, new):
-        return "noise"
-    if any(len(side) < APART for side in sides):
-        return "unknown"
-    (least, most), (new_least, new_most) = (
-        (min(low for low, _ in side), max(inf if high is None else high for _, high in side)) for side in sides
+    level = LEVEL / max(1, len(decides))
+    plain = [each for name in _PLAINEST if (each := decides.get(name)) is not None]
+    sees = max((each.sees(level) for each in plain), default=None)
+    times = max((each.longer(level, WANTED) for each in plain), default=inf)
+    more = (times - 1) * max(before.seconds, after.seconds)
+    longer = more if times < inf and 0 < more <= LONGEST else None
+    decision, why = _decide(lines, lengths, refusals, sees, longer)
+    return Comparison(
+        comparable.knobs(before, after), tuple(refusals), tuple(warnings), lines, lengths, decision, why, sees, longer
     )
-    if new_least >= most or least >= new_most:
-        return _which(new_least >= most, better)
-    return "noise"
 
 
-def _one_bucket(old: Measure, new: Measure) -> bool:
-    """Return whether both quantiles lie in one bucket of the histogram, which cannot tell them apart."""
-    return old.lower is not None and (old.lower, old.upper) == (new.lower, new.upper)
-
-
-def _noise(old: Measure, new: Measure) -> float | None:
-    """Return how far apart the means of repeats could lie by chance (90 %); None without repeats."""
-    samples = [[value for value in each.repeats if value is not None] for each in (old, new)]
-    if any(len(sample) < 2 for sample in samples):
+def _difference(name: str, before: Baseline, after: Baseline) -> Difference | None:
+    old, new = before.vitals.get(name), after.vitals.get(name)
+    if old is None or new is None:
         return None
-    parts = [variance(sample) / len(sample) for sample in samples]
-    total = sum(parts)
-    if total <= 0:
-        return 0.0
-    freedom = total**2 / sum(part**2 / (len(sample) - 1) for part, sample in zip(parts, samples, strict=True) if part)
-    return student(max(1, int(freedom))) * sqrt(total)
+    rule = DECIDES.get(name, Rule(0.05))
+    return difference(old, new, before.parts == after.parts, rule.restart, name != "generated tokens")
+
+
+def _no_result(name: str, before: Baseline, after: Baseline, found: Difference) -> bool:
+    """Return whether the vital says nothing here: a throughput that was asked for, a quantile that buckets hide.
+
+    More than a queued server gave was not there to be had before; less than a queued server gives is not all it can.
+    """
+    if name == "generated tokens":
+        return not comparable.queued(before if found.size > 0 else after)
+    return not (before.vitals[name].sure and after.vitals[name].sure)
+
+
+def _explained(name: str, before: Baseline, after: Baseline, found: Difference) -> float:
+    """Return how much (log) of a difference another load, or other lengths of answers, can have made."""
+    rule, allowed = DECIDES[name], 0.0
+    more = comparable.load_changed(before, after)
+    if rule.load and more * found.size > 0:
+        in_queue = "output token" not in name and (comparable.queues(before) or comparable.queues(after))
+        allowed += inf if in_queue else rule.load * abs(more)
+    old, new = (each.workload.get("output tokens, mean") for each in (before, after))
+    if rule.output and old and new and log(new / old) * found.size > 0:
+        allowed += abs(log(new / old))
+    return allowed
+
+
+def _line(
+    name: str, before: Baseline, after: Baseline, found: Difference | None, decides: bool, proven: bool,
+    allowed: Mapping[str, float],
+) -> Line:  # fmt: skip
+    unit, better = VITALS[name]
+    old, new = (_reading(each.vitals.get(name)) for each in (before, after))
+    if found is None:
+        return Line(name, unit, old, new, None, None, "unknown")
+    effect: Effect = "noise"
+    if not decides:
+        effect = "no result"
+    elif proven and abs(found.relative) >= SMALL:
+        effect = "better" if (found.size > 0) == (better == "higher") else "worse"
+    elif allowed[name] >= abs(found.size) and abs(found.relative) >= SMALL:
+        effect = "load"
+    return Line(name, unit, old, new, found.relative, found.sees(LEVEL), effect)
+
+
+def _reading(each: Measure | None) -> Reading:
+    return absent("not in the snapshot") if each is None else each.reading
 
 
 def _lengths(before: Baseline, after: Baseline) -> tuple[LengthLine, ...]:
@@ -214,17 +185,21 @@ def _lengths(before: Baseline, after: Baseline) -> tuple[LengthLine, ...]:
     )
 
 
-def _decide(lines: Sequence[Line], lengths: Sequence[LengthLine], refusals: Sequence[str]) -> tuple[Decision, str]:
+def _decide(
+    lines: Sequence[Line], lengths: Sequence[LengthLine], refusals: Sequence[str], sees: float | None,
+    more: float | None,
+) -> tuple[Decision, str]:  # fmt: skip
     if refusals:
         return "not comparable", refusals[0]
+    if sees is None:
+        return "not comparable", "the noise is not known: take both snapshots with --repeats 6 or more"
     better = [line for line in lines if line.effect == "better"]
     worse = [line for line in lines if line.effect == "worse"]
-    if all(line.effect == "unknown" for line in lines):
-        return "not comparable", "the noise is not known: take both snapshots with repeats"
+    if not better and not worse:
+        return _nothing_shown(sees, more)
     if not better:
-        what = f"worse: {_said(worse)}" if worse else "no difference beyond the noise"
-        return "roll back", f"{what}; without an improvement the old value stays"
-    if worse:
+        return "roll back", f"worse: {_said(worse)}"
+    if worse and not _outweighed(better, worse):
         return (
             "roll back",
             f"better: {_said(better)}; but worse: {_said(worse)}. Keep it only if that trade is what you want",
@@ -235,7 +210,27 @@ def _decide(lines: Sequence[Line], lengths: Sequence[LengthLine], refusals: Sequ
             "roll back",
             f"better: {_said(better)}; but prompts from {long[0].low:.0f} tokens on wait longer for their first token",
         )
+    if worse:
+        return "keep", f"better: {_said(better)}; for that {_said(worse)}: roll back if an objective there breaks"
     return "keep", f"better: {_said(better)}; nothing worse beyond the noise"
+
+
+def _outweighed(better: Sequence[Line], worse: Sequence[Line]) -> bool:
+    """Return whether only single tokens come later, by less than the whole request is done earlier."""
+    whole = next((line for line in better if line.what == "whole request, mean" and line.relative is not None), None)
+    if whole is None or whole.relative is None:
+        return False
+    gain = min(TRADE, 1 / (1 + whole.relative) - 1)
+    return all("output token" in line.what and (line.relative or 0.0) <= gain for line in worse)
+
+
+def _nothing_shown(sees: float, more: float | None) -> tuple[Decision, str]:
+    seen = f"cannot see less than {share(sees)}"
+    if sees <= WANTED:
+        return "no difference", f"none beyond the noise; {seen}, so nothing larger is there: the old value stays"
+    if more is None:
+        return "not enough", f"none beyond the noise, but {seen}: record both again, in turn (A, B, A, B)"
+    return "not enough", f"none beyond the noise, but {seen}: run {minutes(more)} more of each to see {share(WANTED)}"
 
 
 def _much_worse(before: Reading, after: Reading) -> bool:
@@ -246,9 +241,4 @@ def _much_worse(before: Reading, after: Reading) -> bool:
 
 
 def _said(lines: Sequence[Line]) -> str:
-    return ", ".join(
-        f"{line.what} {change(line.relative)}"
-        if line.relative is not None
-        else f"{line.what} {vital(line.before, line.unit)} → {vital(line.after, line.unit)}"
-        for line in lines
-    )
+    return ", ".join(f"{line.what} {change(line.relative)}" for line in lines)

@@ -56,6 +56,14 @@ def seconds(value: float | None) -> str:
     return NOT_KNOWN
 
 
+def minutes(value: float) -> str:
+    """Say how long to go on, rounded up: 40 minutes, 3 hours."""
+    if value <= 120 * 60:
+        whole = max(1, -int(-value // 60))
+        return f"{whole}{SPACE}minute{'s' if whole > 1 else ''}"
+    return f"{-int(-value // 3600)}{SPACE}hours"
+
+
 def reading(value: Reading, how: str = "seconds") -> str:
     """Return an estimate and its bounds; where there is no estimate the bounds, or why there are none."""
     say = {"seconds": seconds, "share": share, "number": number}[how]

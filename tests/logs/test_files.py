@@ -197,6 +197,88 @@ def test_too_many_files_are_said_once(tmp_path: Path) -> None:
     one.follower.close()
 
 
+def test_a_link_that_is_turned_to_new_files_is_followed_and_the_old_ones_are_let_go(tmp_path: Path) -> None:
+    link, said = tmp_path / "current.log", b""
+    one = Follower(link, most=3)
+    for number in range(10):
+        target = tmp_path / f"2026-04-{number:02}"
+        target.write_bytes(b"day %d\n" % number)
+        beside = tmp_path / "beside"
+        beside.symlink_to(target)
+        beside.replace(link)
+        one.read()
+        append(target, b"late word of day %d\n" % number)
+        said += target.read_bytes()
+        for _ in range(GRACE_SUCCEEDED + 1):
+            one.read()
+    assert one.all() == said
+    assert one.follower.notices == []
+    assert one.ended == list(range(9))
+
+
+def test_a_name_that_changes_between_look_and_opening_is_no_other_file(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, opening = tmp_path / "other.log", os.open
+    other.write_bytes(b"other\n")
+    link = tmp_path / "x.link"
+    link.symlink_to(log)
+    targets = [other, log, other]
+
+    def swapped(path: str, flags: int, *more: int) -> int:
+        if targets and path == str(log):
+            path = str(targets.pop())
+        return opening(path, flags, *more)
+
+    before = len(os.listdir("/proc/self/fd"))
+    one = Follower(log, other, link)
+    monkeypatch.setattr(os, "open", swapped)
+    for _ in range(5):
+        one.read()
+    assert sorted(one.streams.values()) == sorted([log.read_bytes(), b"other\n"])
+    assert len(os.listdir("/proc/self/fd")) == before + 2
+    one.follower.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_what_takes_a_files_place_and_is_none_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, pipe, opening = tmp_path / "a.log", tmp_path / "pipe", os.open
+    log.write_bytes(b"x\n")
+    os.mkfifo(pipe)
+    monkeypatch.setattr(
+        os, "open", lambda path, flags, *more: opening(pipe if path == str(log) else path, flags, *more)
+    )
+    before = len(os.listdir("/proc/self/fd"))
+    one = Follower(log).read()
+    assert (one.all(), len(one.follower.notices), len(os.listdir("/proc/self/fd"))) == (b"", 1, before)
+
+
+def test_links_in_circles_come_to_an_end(log: Path) -> None:
+    for name in ("a", "b", "c"):
+        (log.parent / name).symlink_to(log.parent)
+    one = Follower(log.parent / "**" / "*.log", most=5).read()
+    assert one.all() == log.read_bytes()
+    assert [notice for notice in one.follower.notices if "narrow them" in notice]
+
+
+def test_a_poll_gives_no_more_than_its_share_and_leaves_no_file_behind(tmp_path: Path) -> None:
+    from vllm_vitals.logs.files import CHUNK, POLL_BYTES
+
+    count = 2 * POLL_BYTES // CHUNK
+    for number in range(count):
+        (tmp_path / f"{number:03}.log").write_bytes(b"x" * 2 * CHUNK)
+    follower, lengths = FileFollower([str(tmp_path / "*.log")], []), []
+    seen: set[int] = set()
+    while chunks := follower.poll():
+        lengths.append(sum(len(chunk.data) for chunk in chunks))
+        seen |= {chunk.key for chunk in chunks}
+        if len(lengths) == 2:
+            assert len(seen) == count
+    assert max(lengths) == POLL_BYTES
+    assert sum(lengths) == count * 2 * CHUNK
+    follower.close()
+
+
 def test_directories_and_pipes_are_no_files(tmp_path: Path) -> None:
     (tmp_path / "dir.log").mkdir()
     os.mkfifo(tmp_path / "pipe.log")

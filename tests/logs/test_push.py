@@ -126,7 +126,7 @@ def test_more_than_may_wait_at_once_is_answered_by_429(tmp_path: Path) -> None:
     async def scene(session: aiohttp.ClientSession, url: str, reader: LogReader) -> None:
         host, port = url.split("/")[2].split(":")
         _, writer = await asyncio.open_connection(host, int(port))
-        writer.write(b"POST /api/v1/logs HTTP/1.1\r\nHost: x\r\nContent-Length: 1900\r\n\r\n" + LINE)
+        writer.write(b"POST /api/v1/logs HTTP/1.1\r\nHost: x\r\nContent-Length: 1900\r\n\r\n" + LINE * 25)
         await writer.drain()
         async with asyncio.timeout(10):
             status = 200

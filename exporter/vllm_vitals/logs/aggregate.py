@@ -3,16 +3,16 @@
 Invariant: state is bounded by the number of sources and ``max_series``; a log can hold whatever it likes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
-from vllm_vitals.core.snapshot import Reading
 from vllm_vitals.logs import derive
 from vllm_vitals.logs.events import Decoded, EngineError, EngineStats, RequestFinished, ServerSetting
+from vllm_vitals.logs.figures import NOTHING, FigureCache, Figures
 from vllm_vitals.logs.server import ServerState
 from vllm_vitals.logs.snapshot import LogSnapshot, SeriesView, ServerView, split_of
 from vllm_vitals.logs.tally import OTHER, Pair, SeriesCounts, Tally
-from vllm_vitals.logs.window import ResponseWindow, Rows, mean, quantile, variation
+from vllm_vitals.logs.window import ResponseWindow
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,7 @@ class LogAggregator:
         self._max_series = max_series
         self._window_s = window_s
         self._windows: dict[tuple[str, Pair], ResponseWindow] = {}
+        self._figures = FigureCache()
 
     def observe(self, source: str, decoded: Decoded, read_at: float) -> None:
         """Take in what became of one line. ``read_at`` stands in for an event's time where it has none."""
@@ -61,16 +62,20 @@ class LogAggregator:
                     errors[event.kind] = errors.get(event.kind, 0) + 1
 
     def snapshot(self, now: float, served: Tally | None = None) -> LogSnapshot:
-        """Everything known. ``served`` replaces the counts by those that a checkpoint holds."""
+        """Say everything that is known. ``served`` replaces the counts by those that a checkpoint holds."""
         tally = served or self.tally
-        start = now - self._window_s
-        rows = {key: window.since(start) for key, window in self._windows.items()}
+        mixes = _mixes(tally)
+        windows: dict[Hashable, tuple[ResponseWindow, ...]] = {key: (one,) for key, one in self._windows.items()}
+        for (source, model), pairs in mixes.items():
+            members = (self._windows.get((source, pair)) for pair in pairs)
+            windows["mixed", source, model] = tuple(one for one in members if one is not None)
+        figures = self._figures.look(windows, now, self._window_s)
         series = [
-            _view(source, pair, counts, rows.get((source, pair)))
+            _view(source, pair, counts, figures.get((source, pair), NOTHING))
             for source, pairs in tally.series.items()
             for pair, counts in pairs.items()
         ]
-        mixed = _mixed(series, rows)
+        mixed = [_view(source, (model, ""), SeriesCounts(), figures["mixed", source, model]) for source, model in mixes]
         return LogSnapshot(
             now,
             {source: info.target for source, info in self._sources.items()},
@@ -114,43 +119,30 @@ class LogAggregator:
         )
 
 
-def _view(source: str, pair: Pair, counts: SeriesCounts, rows: Rows | None) -> SeriesView:
-    rows = rows or Rows()
-    p50, p99 = quantile(rows.tpot, 0.5), quantile(rows.tpot, 0.99)
-    ratio = (
-        Reading(p99.value / p50.value)
-        if p50.value and p99.value is not None
-        else Reading(None, status=p50.status, why=p50.why)
-    )
-    pairs = [(said, real) for said, real in zip(rows.predicted, rows.output, strict=True) if said == said and real > 0]  # noqa: PLR0124 - not NaN
+def _view(source: str, pair: Pair, counts: SeriesCounts, figures: Figures) -> SeriesView:
     return SeriesView(
         source,
         *pair,
         counts,
-        len(rows),
-        p50,
-        p99,
-        ratio,
-        mean(rows.output),
-        variation(rows.output),
-        mean(rows.truncated),
-        mean([(said - real) / real for said, real in pairs]),
-        mean([float(said < real) for said, real in pairs]),
-        quantile(rows.thinking, 0.9),
-        quantile(rows.answers, 0.9),
+        figures.recent,
+        figures.tpot_p50_s,
+        figures.tpot_p99_s,
+        figures.tpot_ratio,
+        figures.output_mean,
+        figures.output_cv,
+        figures.truncated,
+        figures.prediction_error,
+        figures.underpredicted,
+        figures.thinking_p90,
+        figures.answer_p90,
     )
 
 
-def _mixed(series: list[SeriesView], rows: Mapping[tuple[str, Pair], Rows]) -> list[SeriesView]:
-    """For each (source, model) with two routes or more: its routes as one, as if nobody had told them apart."""
-    groups: dict[tuple[str, str], list[SeriesView]] = {}
-    for view in series:
-        if view.model != OTHER:
-            groups.setdefault((view.source, view.model), []).append(view)
-    mixed = []
-    for (source, model), views in groups.items():
-        if len(views) > 1:
-            together = sum((rows[source, (model, one.route)] for one in views if (source, (model, one.route)) in rows),
-                           Rows())  # fmt: skip
-            mixed.append(_view(source, (model, ""), SeriesCounts(), together))
-    return mixed
+def _mixes(tally: Tally) -> dict[tuple[str, str], list[Pair]]:
+    """Find each (source, model) with two routes or more: its routes as one are as if nobody had told them apart."""
+    groups: dict[tuple[str, str], list[Pair]] = {}
+    for source, pairs in tally.series.items():
+        for pair in pairs:
+            if pair[0] != OTHER:
+                groups.setdefault((source, pair[0]), []).append(pair)
+    return {key: pairs for key, pairs in groups.items() if len(pairs) > 1}

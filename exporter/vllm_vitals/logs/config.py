@@ -64,7 +64,7 @@ Bytes = Annotated[Size, Field(ge=1024)]
 
 @dataclass(frozen=True, slots=True)
 class LogLimits:
-    """Bounds: bytes, series of a source, seconds."""
+    """Bounds: bytes, series of a source, lines of one push, seconds."""
 
     __pydantic_config__ = SECTION
 
@@ -72,6 +72,7 @@ class LogLimits:
     max_series: Annotated[Count, Field(ge=3)] = 200
     max_files: Count = 1000
     max_push_bytes: Annotated[Bytes, Field(alias="max_push")] = 8 << 20
+    max_push_lines: Count = 100_000
     max_push_pending_bytes: Annotated[Bytes, Field(alias="max_push_pending")] = 32 << 20
     window_s: Annotated[Duration, Field(alias="window")] = 600.0
     poll_s: Annotated[Duration, Field(alias="poll")] = 0.5

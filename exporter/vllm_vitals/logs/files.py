@@ -1,7 +1,8 @@
 """Follow files that grow, by glob: rotation by rename and by copytruncate, late files, vanishing files.
 
 Input: patterns and the marks of an earlier run. Output: chunks of bytes in order, each with its place in its file.
-Blocking: call it from a worker thread. Invariant: every byte of a followed file comes out once, whatever it is named.
+Blocking: call it from a worker thread. Invariant: every byte of a followed file comes out once, whatever it is named
+and wherever links point meanwhile; a poll looks at a bounded number of names and gives a bounded number of bytes.
 """
 
 import glob
@@ -16,6 +17,8 @@ from vllm_vitals.logs.checkpoint import FileMark
 
 CHUNK = 64 * 1024
 HEAD = 1024
+POLL_BYTES = 4 << 20
+NAMES_A_FILE = 20  # names that patterns may give for each file that may be open: links in circles give very many
 # Polls without a new byte after which a file is taken as finished: one that has a successor under its old name, and
 # one that was deleted. A file that was only renamed is followed on: a shell's redirect keeps writing to it.
 GRACE_SUCCEEDED, GRACE_DELETED = 20, 600
@@ -23,6 +26,7 @@ COMPRESSED = (".gz", ".zst", ".bz2", ".xz", ".lz4")
 _MAGIC = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ")
 
 Identity = tuple[int, int]
+Names = dict[Identity, tuple[str, str]]  # the path of each file with its links resolved, and the name that led to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,7 @@ class _File:
     descriptor: int
     identity: Identity
     path: str
+    name: str
     head: bytes
     offset: int
     idle: int = 0
@@ -65,21 +70,34 @@ class FileFollower:
         self._rests: dict[Identity, _File] = {}
         self._skipped: set[Identity] = set()
         self._keys = itertools.count()
+        self._told_names = False
 
     def poll(self) -> list[Chunk]:
-        """What is new, at most one chunk a file. An empty answer means that every file is read to its end."""
+        """Read what is new, at most one chunk a file. An empty answer means that every file is read to its end."""
         names = self._names()
         self._skipped &= names.keys()
-        for identity, path in names.items():
+        for identity, (path, name) in names.items():
             if identity not in self._open and identity not in self._rests and identity not in self._skipped:
-                self._begin(identity, path)
+                self._begin(identity, path, name)
         self._find_renamed()
         self._from_end = False
         # What an old file still holds comes before what its successor says.
-        chunks = [chunk for file in list(self._rests.values()) for chunk in self._advance(file, names)]
-        if any(chunk.data for chunk in chunks):
-            return chunks
-        return chunks + [chunk for file in list(self._open.values()) for chunk in self._advance(file, names)]
+        chunks = self._advance_all(self._rests, names)
+        return chunks if any(chunk.data for chunk in chunks) else chunks + self._advance_all(self._open, names)
+
+    def _advance_all(self, files: dict[Identity, _File], names: Names) -> list[Chunk]:
+        """Read on in files until there is enough for one poll; those that were read on go behind the others."""
+        chunks: list[Chunk] = []
+        room = POLL_BYTES
+        for file in list(files.values()):
+            some = self._advance(file, names)
+            chunks += some
+            room -= sum(len(chunk.data) for chunk in some)
+            if some and files.get(file.identity) is file:
+                files[file.identity] = files.pop(file.identity)
+            if room <= 0:
+                break
+        return chunks
 
     def close(self) -> None:
         """Let go of every file."""
@@ -88,24 +106,31 @@ class FileFollower:
         self._open.clear()
         self._rests.clear()
 
-    def _names(self) -> dict[Identity, str]:
-        """The files that the patterns name now, links resolved (a pod's log is a link to a file that rotates)."""
-        found: dict[Identity, str] = {}
-        for pattern in self._patterns:
-            for name in glob.iglob(pattern, recursive=True):
-                path = os.path.realpath(name)
-                identity = None if path.endswith(COMPRESSED) else _identity(path)
-                if identity is not None:
-                    found[identity] = path
+    def _names(self) -> Names:
+        """Find the files that the patterns name now, links resolved (a pod's log is a link to a file that rotates)."""
+        found: Names = {}
+        names = itertools.chain.from_iterable(glob.iglob(pattern, recursive=True) for pattern in self._patterns)
+        most = self._max_files * NAMES_A_FILE
+        for number, name in enumerate(itertools.islice(names, most + 1)):
+            if number == most and not self._told_names:
+                self._told_names = True
+                self.notices.append(f"the patterns name more than {most} files: the rest is not read; narrow them")
+            path = os.path.realpath(name)
+            identity = None if path.endswith(COMPRESSED) else _identity(path)
+            if identity is not None:
+                found[identity] = path, name
         return dict(sorted(found.items(), key=lambda item: item[1]))
 
-    def _begin(self, identity: Identity, path: str) -> None:
+    def _begin(self, identity: Identity, path: str, name: str) -> None:
         if len(self._open) >= self._max_files:
             self._skip(identity, f"{path}: not read: {self._max_files} files are open; narrow the pattern")
             return
-        file = self._opened(path)
+        file = self._opened(path, name)
         if file is None:
             self._skip(identity, f"{path}: cannot be read; check its permissions")
+            return
+        if file.identity != identity:  # the name was turned to another file just now: the next look finds it
+            os.close(file.descriptor)
             return
         if file.head.startswith(_MAGIC) or self._is_copy(file):
             os.close(file.descriptor)
@@ -120,28 +145,34 @@ class FileFollower:
             self.notices.append(f"{path}: was truncated meanwhile; lines written before that may be gone")
         self._open[file.identity] = file
 
-    def _opened(self, path: str) -> _File | None:
+    def _opened(self, path: str, name: str) -> _File | None:
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-            status = os.fstat(descriptor)
-            head = os.pread(descriptor, HEAD, 0)
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
         except OSError:
             return None
-        return _File(next(self._keys), descriptor, (status.st_dev, status.st_ino), path, head, 0)
+        try:
+            status = os.fstat(descriptor)
+            if stat.S_ISREG(status.st_mode):  # it was one by name; what is open may be a pipe that took its place
+                head = os.pread(descriptor, HEAD, 0)
+                return _File(next(self._keys), descriptor, (status.st_dev, status.st_ino), path, name, head, 0)
+        except OSError:
+            pass
+        os.close(descriptor)
+        return None
 
     def _skip(self, identity: Identity, notice: str) -> None:
         self._skipped.add(identity)
         self.notices.append(notice)
 
     def _is_copy(self, new: _File) -> bool:
-        """copytruncate's copy: the same beginning under a longer name; its original is being read and may go on."""
+        """Recognise copytruncate's copy: the same beginning, a longer name, and its original is read already."""
         return any(
             file.head and new.path != file.path and new.path.startswith(file.path) and new.head.startswith(file.head)
             for file in self._open.values()
         )
 
     def _find_renamed(self) -> None:
-        """Marks of an earlier run that no pattern names any more: the file was renamed while nobody watched."""
+        """Go through marks that no pattern names any more: the file was renamed while nobody watched."""
         for identity, mark in self._marks.items():
             if not any(_identity(path) == identity and self._read_on(mark, path) for path in _siblings(mark.path)):
                 self.notices.append(f"{mark.path}: is gone; what it held beyond byte {mark.offset} was not read")
@@ -150,7 +181,7 @@ class FileFollower:
     def _read_on(self, mark: FileMark, path: str | None = None) -> bool:
         """Read the rest of a file in ``path``, or in whichever copy beside it begins alike and is long enough."""
         for candidate in [path] if path else [one for one in _siblings(mark.path) if one != mark.path]:
-            file = None if candidate.endswith(COMPRESSED) else self._opened(candidate)
+            file = None if candidate.endswith(COMPRESSED) else self._opened(candidate, candidate)
             if file is None:
                 continue
             same = mark.head_bytes > 0 and _digest(file.head[: mark.head_bytes]) == mark.head_digest
@@ -161,7 +192,7 @@ class FileFollower:
             os.close(file.descriptor)
         return False
 
-    def _advance(self, file: _File, names: dict[Identity, str]) -> list[Chunk]:
+    def _advance(self, file: _File, names: Names) -> list[Chunk]:
         try:
             head = os.pread(file.descriptor, HEAD, 0)
             if os.fstat(file.descriptor).st_size < file.offset or not head.startswith(file.head):
@@ -178,7 +209,7 @@ class FileFollower:
         if file.identity in names:
             if self._rests.pop(file.identity, None) is not None:
                 self._open[file.identity] = file
-            file.path, file.idle = names[file.identity], 0
+            (file.path, file.name), file.idle = names[file.identity], 0
             return []
         file.idle += 1
         return [self._finish(file)] if file.idle >= self._grace(file) else []
@@ -186,10 +217,11 @@ class FileFollower:
     def _grace(self, file: _File) -> float:
         if os.fstat(file.descriptor).st_nlink == 0:
             return GRACE_DELETED
-        successor = _identity(file.path)
-        return GRACE_SUCCEEDED if successor not in (None, file.identity) else float("inf")
+        # By its own path (rotation), or by the link that led to it (a link that was turned to a new file).
+        successors = {_identity(file.path), _identity(file.name)} - {None, file.identity}
+        return GRACE_SUCCEEDED if successors else float("inf")
 
-    def _truncated(self, file: _File, names: dict[Identity, str]) -> list[Chunk]:
+    def _truncated(self, file: _File, names: Names) -> list[Chunk]:
         mark = file.mark()
         ended = self._finish(file)
         if self._read_on(mark):
@@ -207,7 +239,7 @@ class FileFollower:
 
 
 def _identity(path: str) -> Identity | None:
-    """Device and inode of a regular file."""
+    """Give device and inode of a regular file."""
     try:
         status = os.stat(path)
     except OSError:
@@ -216,7 +248,7 @@ def _identity(path: str) -> Identity | None:
 
 
 def _siblings(path: str) -> Iterator[str]:
-    """Files beside ``path`` whose names begin with its name: where rotation puts things."""
+    """Find the files beside ``path`` whose names begin with its name: where rotation puts things."""
     parent, name = os.path.split(path)
     try:
         yield from sorted(entry.path for entry in os.scandir(parent or ".") if entry.name.startswith(name))

@@ -6,13 +6,11 @@ acknowledged once they are on disk. Not kept: quantile windows and open requests
 """
 
 import asyncio
-import contextlib
 import os
 import select
 import sys
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import structlog
@@ -20,20 +18,23 @@ from aiohttp import web
 
 from vllm_vitals.logs import checkpoint, derive
 from vllm_vitals.logs.aggregate import LogAggregator, SourceInfo
-from vllm_vitals.logs.checkpoint import CheckpointError, FileMark
+from vllm_vitals.logs.checkpoint import FileMark
 from vllm_vitals.logs.config import LogsConfig, LogSource, zone_of
 from vllm_vitals.logs.decode import LineDecoder
-from vllm_vitals.logs.events import Decoded, Result
+from vllm_vitals.logs.events import Decoded
 from vllm_vitals.logs.files import Chunk, FileFollower, Identity
 from vllm_vitals.logs.framer import Line, LineFramer
+from vllm_vitals.logs.intake import Intake
+from vllm_vitals.logs.ledger import Ledger
 from vllm_vitals.logs.push import PushHandler
+from vllm_vitals.logs.slices import Slices
 from vllm_vitals.logs.snapshot import LogSnapshot
-from vllm_vitals.logs.tally import Tally
+from vllm_vitals.logs.waiting import until, why_of
 
 # Lines that may wait for the rest of a split line before they are counted anyway.
 MAX_HELD_BACK = 10_000
-_SLICE = 500
-_ACKNOWLEDGE_S = 10.0
+# Bytes that are counted in one step, with their mark: 4,096 empty lines take some milliseconds.
+_STEP = 4096
 
 
 @dataclass(slots=True)
@@ -61,71 +62,53 @@ class LogReader:
         self._clock = clock
         self._stdin = stdin
         self._schemas = {source.name: config.schemas_of(source) for source in config.sources}
-        self._marks: dict[str, dict[Identity, FileMark]] = {source.name: {} for source in config.sources}
-        self._served: Tally | None = None
-        self._changes = self._saved = 0
-        self._save_failed = False
-        self._on_disk = asyncio.Condition()
-        self._hurry = asyncio.Event()
-        self._judge = self._restored()
-        self._pushed = {source.name: self._stream(source) for source in config.sources if source.push}
-
-    async def run(self, stop: asyncio.Event) -> None:
-        """Read until ``stop``; then write the last checkpoint."""
-        readers = [self._guarded(source, stop) for source in self._config.sources if not source.push]
-        ending = asyncio.Event()
-        saver = asyncio.create_task(self._save_regularly(ending))
-        try:
-            await asyncio.gather(*readers, _until(stop))
-        finally:
-            ending.set()
-            await saver
-            await self._save()
-
-    def snapshot(self, now: float) -> LogSnapshot:
-        """What the logs say; the counts are those of the last checkpoint, where there is one."""
-        return self._judge.snapshot(now, self._served)
-
-    def push_routes(self) -> list[web.RouteDef]:
-        """The routes to add to the web application; none without a push source."""
-        if not self._pushed:
-            return []
-        limits = self._config.limits
-        handler = PushHandler(
-            self._pushed.keys(), self._pushed_lines, limits.max_push_bytes, limits.max_push_pending_bytes,
-            limits.max_line_bytes,
-        )  # fmt: skip
-        return [web.post("/api/v1/logs", handler.handle)]
-
-    def _restored(self) -> LogAggregator:
+        self._slices = Slices()
+        where = checkpoint.Where(config.checkpoint, config.limits.checkpoint_s)
+        self._ledger = Ledger(where, {source.name: source.target for source in config.sources}, self._log)
         infos = {
             source.name: SourceInfo(source.target, derive.ServerLimits(source.max_model_len, source.default_max_tokens))
-            for source in self._config.sources
+            for source in config.sources
         }
-        tally = self._restore_tally(infos)
-        if self._config.checkpoint is not None:
-            self._served = checkpoint.decode(checkpoint.encode({}, tally)).tally
-        return LogAggregator(infos, self._config.limits.max_series, self._config.limits.window_s, tally)
+        self._judge = LogAggregator(infos, config.limits.max_series, config.limits.window_s, self._ledger.tally)
+        decoders = {source.name: self._stream(source).decoder for source in config.sources if source.push}
+        self._intake = Intake(decoders, self._judge, self._ledger, self._slices, clock, config.limits)
 
-    def _restore_tally(self, infos: dict[str, SourceInfo]) -> Tally:
-        path = self._config.checkpoint
+    async def run(self, stop: asyncio.Event) -> None:
+        """Read until ``stop``; then write the last checkpoint. Waits while another process owns the checkpoint."""
         try:
-            found = checkpoint.load(path) if path is not None else None
-        except (CheckpointError, OSError) as error:
-            self._log.warning("log_checkpoint_unusable", path=str(path), why=_why(error), then="reading from the start")
-            return Tally()
-        if found is None:
-            return Tally()
-        for name, marks in found.marks.items():
-            if name in self._marks:
-                self._marks[name] = {(mark.device, mark.inode): mark for mark in marks}
-        targets = {info.target for info in infos.values()}
-        for by_source in (found.tally.records, found.tally.errors, found.tally.stats_lines, found.tally.series):
-            for gone in by_source.keys() - infos.keys():
-                del by_source[gone]
-        for target in found.tally.servers.keys() - targets:
-            del found.tally.servers[target]
-        return found.tally
+            if await self._ledger.take_over(stop):
+                self._judge.tally = self._ledger.tally
+                await self._read_all(stop)
+        finally:
+            self._ledger.release()
+
+    async def _read_all(self, stop: asyncio.Event) -> None:
+        readers = [self._guarded(source, stop) for source in self._config.sources if not source.push]
+        ending = asyncio.Event()
+        saver = asyncio.create_task(self._ledger.save_regularly(ending))
+        try:
+            await asyncio.gather(*readers, until(stop))
+        finally:
+            await self._intake.close()
+            ending.set()
+            await saver
+            await self._ledger.save()
+
+    def snapshot(self, now: float) -> LogSnapshot:
+        """Say what the logs say; the counts are those of the last checkpoint, where there is one."""
+        return self._judge.snapshot(now, self._ledger.served)
+
+    @property
+    def trouble(self) -> str:
+        """Why what is counted is not stored now, or why nothing is read; one line, or nothing."""
+        return self._ledger.trouble
+
+    def push_routes(self) -> list[web.RouteDef]:
+        """Give the routes to add to the web application; none without a push source."""
+        names = [source.name for source in self._config.sources if source.push]
+        limits = self._config.limits
+        handler = PushHandler(names, self._intake.take, limits.max_push_bytes, limits.max_push_pending_bytes)
+        return [web.post("/api/v1/logs", handler.handle)] if names else []
 
     def _stream(self, source: LogSource) -> _Stream:
         limit = self._config.limits.max_line_bytes
@@ -139,11 +122,11 @@ class LogReader:
                 await read(source, stop)
                 return
             except Exception as error:
-                self._log.error("log_source_failed", source=source.name, why=_why(error), then="starting it again")
-                await _until(stop, 10 * self._config.limits.poll_s)
+                self._log.error("log_source_failed", source=source.name, why=why_of(error), then="starting it again")
+                await until(stop, 10 * self._config.limits.poll_s)
 
     async def _files(self, source: LogSource, stop: asyncio.Event) -> None:
-        marks = self._marks[source.name]
+        marks = self._ledger.marks[source.name]
         follower = FileFollower(
             source.paths, tuple(marks.values()), source.start == "end", self._config.limits.max_files
         )
@@ -155,23 +138,32 @@ class LogReader:
                     stream = streams.get(chunk.key)
                     if stream is None:
                         stream = streams[chunk.key] = self._stream(source)
-                    self._take(source.name, stream, chunk)
+                    await self._slices.run(self._take(source.name, stream, chunk))
                     if chunk.last:
                         del streams[chunk.key]
-                    await asyncio.sleep(0)
                 for notice in follower.notices:
                     self._log.warning("log_file", source=source.name, notice=notice)
                 follower.notices.clear()
                 if not chunks:
-                    await _until(stop, self._config.limits.poll_s)
+                    await until(stop, self._config.limits.poll_s)
         finally:
             follower.close()
 
-    def _take(self, name: str, stream: _Stream, chunk: Chunk) -> None:
-        """Count a chunk's lines and move its mark, both or neither: no await may come between them."""
+    def _take(self, name: str, stream: _Stream, chunk: Chunk) -> Iterator[None]:
+        """Count a chunk in steps, each with its mark."""
+        start = chunk.mark.offset - len(chunk.data)
+        for begin in range(0, len(chunk.data) or 1, _STEP):
+            piece = chunk.data[begin : begin + _STEP]
+            end = begin + len(piece)
+            last = chunk.last and end == len(chunk.data)
+            self._step(name, stream, piece, replace(chunk.mark, offset=start + end), last)
+            yield
+
+    def _step(self, name: str, stream: _Stream, piece: bytes, mark: FileMark, last: bool) -> None:
+        """Count the lines of a piece and move its file's mark, both or neither: no await may come between them."""
         now = self._clock()
-        stream.waiting += (stream.decoder.decode(line, now) for line in stream.framer.feed(chunk.data))
-        if chunk.last:
+        stream.waiting += (stream.decoder.decode(line, now) for line in stream.framer.feed(piece))
+        if last:
             stream.waiting += (stream.decoder.decode(line, now) for line in stream.framer.flush())
             stream.waiting += stream.decoder.drain(now)
         elif stream.decoder.holding and len(stream.waiting) < MAX_HELD_BACK:
@@ -179,15 +171,15 @@ class LogReader:
         for decoded in stream.waiting:
             self._judge.observe(name, decoded, now)
         stream.waiting.clear()
-        identity = (chunk.mark.device, chunk.mark.inode)
+        marks, identity = self._ledger.marks[name], (mark.device, mark.inode)
         if stream.identity not in (None, identity):  # the stream goes on in a copy of its file
-            self._marks[name].pop(stream.identity, None)
+            marks.pop(stream.identity, None)
         stream.identity = identity
-        if chunk.last:
-            self._marks[name].pop(identity, None)
+        if last:
+            marks.pop(identity, None)
         else:
-            self._marks[name][identity] = replace(chunk.mark, offset=chunk.mark.offset - stream.framer.pending)
-        self._changes += 1
+            marks[identity] = replace(mark, offset=mark.offset - stream.framer.pending)
+        self._ledger.changed()
 
     async def _stdin_lines(self, source: LogSource, stop: asyncio.Event) -> None:
         stream = self._stream(source)
@@ -196,85 +188,20 @@ class LogReader:
             data = await asyncio.to_thread(_read_ready, descriptor)
             if data is None:
                 continue
-            await self._count(source.name, stream, stream.framer.feed(data) if data else stream.framer.flush())
+            lines = stream.framer.feed(data) if data else stream.framer.flush()
+            await self._slices.run(self._count(source.name, stream.decoder, lines))
             if not data:
                 return
 
-    async def _pushed_lines(self, name: str, lines: list[Line]) -> "Counter[Result]":
-        results = await self._count(name, self._pushed[name], lines)
-        await self._until_on_disk(self._changes)
-        return results
-
-    async def _count(self, name: str, stream: _Stream, lines: list[Line]) -> "Counter[Result]":
-        """Count lines in slices, so that a large batch does not hold up the loop."""
-        results: Counter[Result] = Counter()
-        for start in range(0, len(lines), _SLICE):
+    def _count(self, name: str, decoder: LineDecoder, lines: Iterable[Line]) -> Iterator[None]:
+        for line in lines:
             now = self._clock()
-            for line in lines[start : start + _SLICE]:
-                decoded = stream.decoder.decode(line, now)
-                self._judge.observe(name, decoded, now)
-                results[decoded.result or "partial"] += 1
-            self._changes += 1
-            await asyncio.sleep(0)
-        return results
-
-    async def _until_on_disk(self, change: int) -> None:
-        if self._config.checkpoint is None:
-            return
-        self._hurry.set()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_ACKNOWLEDGE_S), self._on_disk:
-                await self._on_disk.wait_for(lambda: self._saved >= change)
-
-    async def _save_regularly(self, ending: asyncio.Event) -> None:
-        while not ending.is_set():
-            await _until_any((ending, self._hurry), self._config.limits.checkpoint_s)
-            self._hurry.clear()
-            await self._save()
-
-    async def _save(self) -> None:
-        """Write a checkpoint if anything changed, then serve it. A full disk costs the promise, not the counts."""
-        path, change = self._config.checkpoint, self._changes
-        if path is None or change == self._saved:
-            return
-        marks = {name: tuple(by_identity.values()) for name, by_identity in self._marks.items()}
-        content = checkpoint.encode(marks, self._judge.tally)
-        try:
-            await asyncio.to_thread(checkpoint.save, path, content)
-        except OSError as error:
-            if not self._save_failed:
-                then = "counting on; after a crash, lines since the last checkpoint are read again"
-                self._log.error("log_checkpoint_failed", path=str(path), why=_why(error), then=then)
-            self._save_failed = True
-        else:
-            if self._save_failed:
-                self._log.info("log_checkpoint_works_again", path=str(path))
-            self._save_failed = False
-        self._served = checkpoint.decode(content).tally
-        async with self._on_disk:
-            self._saved = change
-            self._on_disk.notify_all()
+            self._judge.observe(name, decoder.decode(line, now), now)
+            self._ledger.changed()
+            yield
 
 
 def _read_ready(descriptor: int) -> bytes | None:
-    """What a descriptor has, b"" at its end, None where nothing came for half a second."""
+    """Read what a descriptor has, b"" at its end, None where nothing came for half a second."""
     ready, _, _ = select.select([descriptor], [], [], 0.5)
     return os.read(descriptor, 64 * 1024) if ready else None
-
-
-def _why(error: BaseException) -> str:
-    said = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return " ".join(said.split())[:200]
-
-
-async def _until(stop: asyncio.Event, timeout_s: float | None = None) -> None:
-    await _until_any((stop,), timeout_s)
-
-
-async def _until_any(events: tuple[asyncio.Event, ...], timeout_s: float | None) -> None:
-    waits = [asyncio.create_task(event.wait()) for event in events]
-    try:
-        await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for wait in waits:
-            wait.cancel()

@@ -3,8 +3,8 @@
 Invariant: for each source at most ``max_series`` label pairs, plus one ("other", "other"), whatever the log holds.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from vllm_vitals.logs.events import CAPS
@@ -42,11 +42,19 @@ class Tally:
     _room: dict[str, tuple[int, set[str], int]] = field(default_factory=dict, repr=False, compare=False)
 
     def counts(self, source: str, pair: Pair) -> SeriesCounts:
-        """The counts of a pair that `admit` has returned."""
+        """Look up the counts of a pair that `admit` has returned."""
         return self.series.setdefault(source, {}).setdefault(pair, SeriesCounts())
 
+    def keep(self, sources: Collection[str], targets: Collection[str]) -> None:
+        """Forget the sources and servers that config no longer names."""
+        for by_source in (self.records, self.errors, self.stats_lines, self.series):
+            for gone in by_source.keys() - sources:
+                del by_source[gone]
+        for target in self.servers.keys() - targets:
+            del self.servers[target]
+
     def admit(self, source: str, model: str, route: str, max_series: int) -> Pair:
-        """The label pair that a response counts under.
+        """Choose the label pair that a response counts under.
 
         The first models and routes to come are kept. A model takes two places beside its routes: one for its routes
         beyond the limit, one for all its routes mixed.
@@ -66,19 +74,16 @@ class Tally:
 
 
 def to_plain(tally: Tally) -> dict[str, Any]:
-    """The tally as JSON can hold it."""
-    series = [
-        [source, *pair, asdict(counts)] for source, pairs in tally.series.items() for pair, counts in pairs.items()
-    ]
-    servers = {target: asdict(state) for target, state in tally.servers.items()}
+    """Show the tally as orjson can write it, which knows dataclasses."""
+    series = [[source, *pair, counts] for source, pairs in tally.series.items() for pair, counts in pairs.items()]
     return {
         "records": tally.records, "errors": tally.errors, "stats_lines": tally.stats_lines, "series": series,
-        "servers": servers,
+        "servers": tally.servers,
     }  # fmt: skip
 
 
 def from_plain(plain: Mapping[str, Any]) -> Tally:
-    """The inverse of `to_plain`. Raises KeyError, TypeError, ValueError on anything else."""
+    """Read what `to_plain` shows. Raises KeyError, TypeError, ValueError on anything else."""
     tally = Tally(dict(plain["records"]), dict(plain["errors"]), dict(plain["stats_lines"]))
     for source, model, route, counts in plain["series"]:
         tally.series.setdefault(source, {})[model, route] = SeriesCounts(**counts)

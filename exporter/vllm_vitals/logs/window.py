@@ -20,6 +20,11 @@ class ResponseWindow:
     def __init__(self) -> None:
         self._columns = tuple(array("d") for _ in range(6))
         self._next = 0
+        self.version = 0
+        """Changes with every row that is added."""
+
+    def __len__(self) -> int:
+        return len(self._columns[0])
 
     def add(
         self,
@@ -31,6 +36,7 @@ class ResponseWindow:
         thinking: int | None,
     ) -> None:
         """Append one response; the oldest gives way."""
+        self.version += 1
         said = (tpot, output, float(truncated), predicted, thinking)
         row = (at, *(_NAN if value is None else value for value in said))
         if len(self._columns[0]) < CAPACITY:
@@ -42,9 +48,13 @@ class ResponseWindow:
         self._next = (self._next + 1) % CAPACITY
 
     def since(self, start: float) -> "Rows":
-        """The rows not older than ``start``."""
+        """Give the rows that are not older than ``start``."""
         keep = [index for index, at in enumerate(self._columns[0]) if at >= start]
         return Rows(*([column[index] for index in keep] for column in self._columns[1:]))
+
+    def oldest(self, start: float) -> float:
+        """Give the time of the oldest row that is not older than ``start``; infinity where there is none."""
+        return min((at for at in self._columns[0] if at >= start), default=math.inf)
 
 
 class Rows:
@@ -68,12 +78,12 @@ class Rows:
 
 
 def known(values: Sequence[float]) -> list[float]:
-    """The values that are there."""
+    """Leave out the values that are not there."""
     return [value for value in values if not math.isnan(value)]
 
 
 def quantile(values: Sequence[float], q: float) -> Reading:
-    """The exact quantile with linear interpolation; absent below MIN_COUNT values."""
+    """Compute the exact quantile with linear interpolation; absent below MIN_COUNT values."""
     present = sorted(known(values))
     if len(present) < MIN_COUNT:
         return absent(f"{len(present)} responses with a value, {MIN_COUNT} needed")
@@ -84,7 +94,7 @@ def quantile(values: Sequence[float], q: float) -> Reading:
 
 
 def mean(values: Sequence[float]) -> Reading:
-    """The mean; absent below MIN_COUNT values."""
+    """Compute the mean; absent below MIN_COUNT values."""
     present = known(values)
     if len(present) < MIN_COUNT:
         return absent(f"{len(present)} responses with a value, {MIN_COUNT} needed")
@@ -92,7 +102,7 @@ def mean(values: Sequence[float]) -> Reading:
 
 
 def variation(values: Sequence[float]) -> Reading:
-    """The coefficient of variation (population standard deviation over mean)."""
+    """Compute the coefficient of variation (population standard deviation over mean)."""
     average = mean(values)
     if average.value is None:
         return average

@@ -69,7 +69,10 @@ def test_text_that_begins_with_a_bracket_is_text() -> None:
 
 
 def test_an_element_longer_than_a_line_may_be_is_too_long() -> None:
-    assert lines(b'[{"a":"' + b"x" * 2000 + b'"},{}]', max_line=1000) == [TOO_LONG, {}]
+    for long in (b'{"a":"' + b"x" * 5000 + b'"}', b"[" + b'"x",' * 2000 + b"1]", b'{"a":[' + b"1," * 700 + b"1]}"):
+        assert lines(b"[" + long + b",{}," + long + b', {"b":1}]', max_line=1000) == [TOO_LONG, {}, TOO_LONG, {"b": 1}]
+    many = b",".join(b'{"n":%d}' % number for number in range(900))
+    assert lines(b"[" + many + b"]", max_line=100) == [{"n": number} for number in range(900)]
 
 
 @pytest.mark.parametrize(

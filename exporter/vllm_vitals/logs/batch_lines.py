@@ -34,7 +34,7 @@ def split(body: bytes, max_line: int, most: int, into: list[Entry]) -> Iterator[
         raise TooManyError(f"more than {MAX_CONTAINERS} objects and arrays")
     if _ARRAY.match(body):
         text = body.decode("utf-8", "replace")
-        if _begins_well(text):
+        if _begins_well(text, max_line):
             end = yield from _array(text, max_line, most, into)
             body = text[end:].strip().encode("utf-8", "replace")  # an array a line, perhaps
     if body.count(b"\n") + len(into) > most:
@@ -46,38 +46,37 @@ def split(body: bytes, max_line: int, most: int, into: list[Entry]) -> Iterator[
     into += framer.flush()
 
 
-def _begins_well(text: str) -> bool:
+def _begins_well(text: str, max_line: int) -> bool:
     """Tell an array from lines of text that begin with a bracket."""
     start = _next(text, text.index("[") + 1)
     if text[start : start + 1] == "]":
         return True
     try:
-        _JSON.raw_decode(text, start)
+        _JSON.raw_decode(text[start : start + max_line], 0)
     except json.JSONDecodeError:
-        return False
+        return len(text) - start > max_line and text[start] in '{["'  # longer than a line, perhaps
     except (ValueError, RecursionError):
         pass
     return True
 
 
 def _array(text: str, max_line: int, most: int, into: list[Entry]) -> Generator[None, None, int]:
-    """Put the elements of the first array into the list; the result is where it ends."""
-    at = _next(text, text.index("[") + 1)
+    """Put the elements of the first array into the list; the result is where it ends.
+
+    Elements are decoded within a window of two lines' length, so that one that is too long is not decoded to its end.
+    """
+    at, base, window = _next(text, text.index("[") + 1), 0, ""
     while at < len(text) and text[at] != "]":
         start = at
+        if not window or start - base > max_line:
+            base, window = start, text[start : start + 2 * max_line]
         try:
-            value, at = _JSON.raw_decode(text, start)
+            value, end = _JSON.raw_decode(window, start - base)
+            at = base + end
         except (ValueError, RecursionError):
             at = yield from _skip(text, start)
             value = None
-        if at - start > max_line:
-            into.append(TOO_LONG)
-        elif isinstance(value, dict):
-            into.append(value)
-        elif isinstance(value, str):
-            into.append(value.encode("utf-8", "replace"))
-        else:
-            into.append(_NO_RECORD if value is not None else text[start:at].encode("utf-8", "replace"))
+        into.append(_entry(value, text, start, at, max_line))
         if len(into) > most:
             raise TooManyError(f"more than {most} lines")
         at = _next(text, at)
@@ -88,6 +87,16 @@ def _array(text: str, max_line: int, most: int, into: list[Entry]) -> Generator[
             at = _next(text, at + 1)
         yield
     return at + 1
+
+
+def _entry(value: Any, text: str, start: int, end: int, max_line: int) -> Entry:
+    if end - start > max_line:
+        return TOO_LONG
+    if isinstance(value, dict):
+        return value
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace")
+    return _NO_RECORD if value is not None else text[start:end].encode("utf-8", "replace")
 
 
 def _skip(text: str, at: int) -> Generator[None, None, int]:

@@ -27,8 +27,8 @@ from vllm_vitals.logs.schema import Schema
 from vllm_vitals.logs.vllm_lines import VllmLines
 
 MAX_NESTING = 12
-# Records on one line: one answer of Loki holds 5,000 lines.
-MAX_RECORDS = 5_000
+# Records in one envelope: one answer of Loki holds 5,000 lines; and on one line: two or three, where a newline is lost.
+MAX_RECORDS, MAX_GLUED = 5_000, 500
 MAX_SHAPES, MAX_SHAPE_KEYS, MAX_SHAPE_LETTERS = 512, 64, 2048
 _BLANK, _TEXT, _IGNORED, _TOO_LONG = Decoded("blank"), Decoded("text"), Decoded("ignored"), Decoded("too_long")
 _HELD, _NO_SCHEMA, _INVALID, _MALFORMED = Decoded(None), Decoded("no_schema"), Decoded("invalid"), Decoded("malformed")
@@ -127,7 +127,7 @@ class LineDecoder:
         parts: list[Decoded] = []
         at = 0
         while at < len(line):
-            if self._room <= 0:
+            if self._room <= 0 or len(parts) >= MAX_GLUED:
                 parts.append(_TOO_LONG)
                 break
             try:
@@ -262,7 +262,7 @@ class LineDecoder:
         if header is None:
             return self._started(line, read_at)
         quotes = line.startswith(_QUOTING, header.end)
-        starts = [] if quotes else headers.glued(line, header.end, min(self._room, MAX_RECORDS))
+        starts = [] if quotes else headers.glued(line, header.end, min(self._room, MAX_GLUED))
         return together([self._headed(part, read_at) for part in _parts(line, [header.start, *starts])])
 
     def _started(self, line: str, read_at: float) -> Decoded:

@@ -69,7 +69,7 @@ class Daemon:
         async with contextlib.AsyncExitStack() as parts:
             impairment = Impairment(self._clock.now)
             fetcher = await parts.enter_async_context(Fetcher(self._clock.now, config.limits.body, impairment))
-            watch = LogWatch(self._clock, self._log)
+            watch = LogWatch(self._clock, self._log, _on_disk(impairment))
             watching = Watching(
                 config, Fleet(fetcher, self._clock, self._log, watch.settings), watch,
                 TargetManager(fetcher.fetch, self._log, self._shard),
@@ -161,6 +161,11 @@ class Daemon:
             for number in handlers:
                 with contextlib.suppress(ValueError, RuntimeError):
                     loop.remove_signal_handler(number)
+
+
+def _on_disk(impairment: Impairment) -> Callable[[str], None]:
+    """Tell of counts that are not stored as what keeps us from our work."""
+    return lambda why: impairment.meet("disk", why) if why else impairment.over("disk")
 
 
 @dataclass(slots=True)

@@ -32,10 +32,14 @@ def body(count: int, start: int = 0) -> bytes:
     return b"".join(response(number) for number in range(start, start + count))
 
 
-def config(tmp_path: Path) -> LogsConfig:
+def said(tmp_path: Path) -> dict[str, Any]:
     sources = [{"name": "f", "paths": [str(tmp_path / "a.log")]}, {"name": "push", "push": True}]
-    limits = {"poll_s": 0.005, "checkpoint_s": 0.01}
-    return LogsConfig.model_validate({"sources": sources, "checkpoint": tmp_path / "checkpoint", "limits": limits})
+    limits = {"poll": "5ms", "checkpoint": "10ms"}
+    return {"sources": sources, "checkpoint": str(tmp_path / "checkpoint"), "limits": limits}
+
+
+def config(tmp_path: Path) -> LogsConfig:
+    return LogsConfig.model_validate(said(tmp_path))
 
 
 def counted(reader: LogReader, source: str) -> int:
@@ -209,14 +213,14 @@ def test_a_checkpoint_of_an_older_release_is_read_and_an_older_release_can_read_
 
 
 DAEMON = """
-import asyncio, sys
+import asyncio, json, sys
 from vllm_vitals.logs.bodies import Refused
 from vllm_vitals.logs.config import LogsConfig
 from vllm_vitals.logs.push import Batch
 from vllm_vitals.logs.reader import LogReader
 
 async def main():
-    reader, stop = LogReader(LogsConfig.model_validate_json(sys.argv[1])), asyncio.Event()
+    reader, stop = LogReader(LogsConfig.model_validate(json.loads(sys.argv[1]))), asyncio.Event()
     task = asyncio.create_task(reader.run(stop))
     loop = asyncio.get_running_loop()
     async def line():
@@ -243,7 +247,7 @@ class Program:
     def __init__(self, tmp_path: Path) -> None:
         self._folder = tmp_path
         self._process = subprocess.Popen(
-            [sys.executable, "-c", DAEMON, config(tmp_path).model_dump_json()],
+            [sys.executable, "-c", DAEMON, json.dumps(said(tmp_path))],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         self.said: list[str] = []

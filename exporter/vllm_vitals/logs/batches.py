@@ -15,7 +15,7 @@ Known = Literal["new", "counted", "other body"]
 
 
 def digest(content: bytes) -> str:
-    """A short name of some bytes."""
+    """Make a short name of some bytes."""
     return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).hexdigest()
 
 
@@ -45,5 +45,5 @@ class Batches:
             del self._known[gone]
 
     def plain(self) -> dict[str, Any]:
-        """The ids as JSON can hold them, oldest first."""
+        """Show the ids as JSON can hold them, oldest first."""
         return dict(self._known)

@@ -128,7 +128,7 @@ class _Seen:
 
 
 def summary(snapshot: LogSnapshot) -> dict[str, Any]:
-    """The object that ``--json`` prints: all sources of a snapshot as one, every result in every line's count.
+    """Build the object that ``--json`` prints: all sources of a snapshot as one, every result in every line's count.
 
     ``truncated`` is None where no response was read: then nobody knows whether any was cut. ``errors`` is None where no
     line was understood.
@@ -164,7 +164,7 @@ class UnreadableError(Exception):
 
 
 def _read(name: str, schemas: list[Schema]) -> Iterator[tuple[bytes, Decoded]]:
-    """Every line and what became of it. Raises `UnreadableError` after the last whole line that could be read."""
+    """Give every line and what became of it. Raises `UnreadableError` after the last whole line that could be read."""
     framer, decoder, number, broken = LineFramer(), LineDecoder(schemas), 0, ""
     try:
         with _open(name) as stream:

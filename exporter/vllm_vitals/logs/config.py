@@ -19,7 +19,7 @@ from vllm_vitals.logs.schema import SHIPPED, LogMapping, Schema, compile_schema,
 
 
 def zone_of(name: str) -> tzinfo:
-    """The zone by that name; UTC needs no zone database, which small container images lack. Raises as ZoneInfo does."""
+    """Find the zone by that name; UTC needs no zone database, which small images lack. Raises as ZoneInfo does."""
     return UTC if name == "UTC" else ZoneInfo(name)
 
 
@@ -103,7 +103,7 @@ class LogsConfig(Strict):
         return self
 
     def schemas_of(self, source: LogSource) -> list[Schema]:
-        """The mappings that a source's lines are tried against, in order."""
+        """Choose the mappings that a source's lines are tried against, in order."""
         own = [compile_schema(mapping) for mapping in self.mappings]
         everything = own + shipped()
         return everything if source.mapping == "auto" else [one for one in everything if one.name == source.mapping][:1]

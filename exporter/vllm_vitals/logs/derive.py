@@ -24,7 +24,7 @@ class ServerLimits:
 
 
 def limits_of(settings: Mapping[str, Any]) -> ServerLimits:
-    """The limits among a server's settings."""
+    """Find the limits among a server's settings."""
     length, default = settings.get("max_model_len"), settings.get("default_max_tokens")
     return ServerLimits(
         length if isinstance(length, int) and length > 0 else None,
@@ -33,22 +33,22 @@ def limits_of(settings: Mapping[str, Any]) -> ServerLimits:
 
 
 def reached_max_tokens(event: RequestFinished) -> bool:
-    """The output is as long as the request allowed, whatever the finish reason says."""
+    """Say whether the output is as long as the request allowed, whatever the finish reason says."""
     return bool(event.max_tokens and event.completion_tokens and event.completion_tokens >= event.max_tokens)
 
 
 def at_cap(event: RequestFinished) -> bool:
-    """The response was cut: it says so, or its length does."""
+    """Say whether the response was cut: it says so, or its length does."""
     return event.finish_reason == "length" or reached_max_tokens(event)
 
 
 def disagrees(event: RequestFinished) -> bool:
-    """As long as allowed, and yet the finish reason names another end."""
+    """Say whether it is as long as allowed, and yet the finish reason names another end."""
     return reached_max_tokens(event) and event.finish_reason not in ("length", None)
 
 
 def cap_of(event: RequestFinished, server: ServerLimits) -> Cap | None:
-    """Which cap cut a response; None where none did."""
+    """Name the cap that cut a response; None where none did."""
     if not at_cap(event):
         return None
     if event.cap_is_effective and event.max_tokens is not None:
@@ -79,7 +79,7 @@ def _fills_context(prompt: int | None, output: int | None, server: ServerLimits)
 
 
 def reasoning_truncated(event: RequestFinished) -> bool:
-    """Cut inside its thinking: the client paid for tokens and got no answer."""
+    """Say whether it was cut inside its thinking: the client paid for tokens and got no answer."""
     if not at_cap(event):
         return False
     if event.reasoning_only:
@@ -91,7 +91,7 @@ def reasoning_truncated(event: RequestFinished) -> bool:
 
 
 def unreturned(event: RequestFinished) -> int:
-    """Tokens that were generated and then cut away before the client saw them."""
+    """Count the tokens that were generated and then cut away before the client saw them."""
     if event.completion_tokens is None or event.returned_tokens is None:
         return 0
     return max(0, event.completion_tokens - event.returned_tokens)

@@ -26,7 +26,7 @@ class LineFramer:
         """Bytes since the last newline, dropped ones too: what a restart has to read again."""
 
     def feed(self, data: bytes) -> list[Line]:
-        """The lines that ``data`` completes."""
+        """Give the lines that ``data`` completes."""
         pieces = data.split(b"\n")
         tail = pieces.pop()
         lines: list[Line] = []
@@ -40,7 +40,7 @@ class LineFramer:
         return lines
 
     def flush(self) -> list[Line]:
-        """The last line of an input that has ended without a newline, if there is one."""
+        """Give the last line of an input that has ended without a newline, if there is one."""
         return [self._complete(b"")] if self.pending else []
 
     def _hold(self, piece: bytes) -> None:

@@ -29,7 +29,7 @@ class TruncationView:
 
 
 def truncation_views(snapshot: LogSnapshot, target: str, metric: Mapping[str, Reading]) -> tuple[TruncationView, ...]:
-    """Every log source of ``target`` against its metrics. ``metric`` is keyed by model_name.
+    """Compare every log source of ``target`` with its metrics. ``metric`` is keyed by model_name.
 
     A log that names no model is compared where the metrics know only one.
     """

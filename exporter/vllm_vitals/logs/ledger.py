@@ -6,7 +6,8 @@ only once it is.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import structlog
@@ -19,14 +20,28 @@ from vllm_vitals.logs.lease import Lease
 from vllm_vitals.logs.tally import Tally
 from vllm_vitals.logs.waiting import until, why_of
 
+OnTrouble = Callable[[str], None]
+"""Hears why what is counted is not stored, again and again while it is not; and "" once it is."""
+
 LEASE_RETRY_S = 0.5
 DURABLE_WITHIN_S = 10.0
+
+
+def silence(_: str) -> None:
+    """Hear nothing."""
 
 
 class Ledger:
     """The state that survives a restart. ``path`` None: nothing does, and everything counts as on disk."""
 
-    def __init__(self, config: checkpoint.Where, sources: Mapping[str, str], log: structlog.stdlib.BoundLogger) -> None:
+    def __init__(
+        self,
+        config: checkpoint.Where,
+        sources: Mapping[str, str],
+        log: structlog.stdlib.BoundLogger,
+        on_trouble: OnTrouble = silence,
+    ) -> None:
+        self._on_trouble = on_trouble
         self._path, self._every_s = config.path, config.every_s
         self._sources, self._log = sources, log
         self._lease = Lease(config.path) if config.path is not None else None
@@ -43,6 +58,7 @@ class Ledger:
         self._changes = self._saved = 0
         self._failing = False
         self._saving = asyncio.Lock()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")  # a hanging disk holds nobody else's
         self._under_way: set[asyncio.Task[bool]] = set()
         self._unlocked = False
         self._restore(tell=True)
@@ -53,14 +69,14 @@ class Ledger:
 
     async def take_over(self, stop: asyncio.Event) -> bool:
         """Wait until the checkpoint is ours, and go on from it; False where ``stop`` came first."""
-        waited = False
+        waited, owner = False, ""
         while not self._leased():
             if not waited:
-                owner = self._lease.owner() if self._lease is not None else ""
-                self.trouble = f"{self._path} is in use by {owner}"
+                owner = self._lease.owner() if self._lease is not None else owner
                 then = "reading nothing and answering pushes with 503 until it ends, then going on from there"
                 self._log.error("log_checkpoint_in_use", path=str(self._path), by=owner, then=then)
                 waited = True
+            self._report(f"{self._path} is in use by {owner}")
             await until(stop, LEASE_RETRY_S)
             if stop.is_set():
                 return False
@@ -68,12 +84,15 @@ class Ledger:
             self._restore(tell=waited)
         if waited:
             self._log.info("log_checkpoint_taken_over", path=str(self._path))
-        self.trouble, self.ours = "", True
+        if waited:
+            self._report("")
+        self.ours = True
         return True
 
     def release(self) -> None:
         """Leave the checkpoint to others."""
         self.ours = False
+        self._thread.shutdown(wait=False)
         if self._lease is not None:
             self._lease.release()
 
@@ -108,13 +127,14 @@ class Ledger:
             marks = {name: tuple(by_identity.values()) for name, by_identity in self.marks.items()}
             content = checkpoint.encode(marks, self.tally, self.batches)
         try:
-            await asyncio.to_thread(checkpoint.save, path, content)
+            await asyncio.get_running_loop().run_in_executor(self._thread, checkpoint.save, path, content)
         except OSError as error:
             self._failed_to_save(error)
         else:
             if self._failing:
                 self._log.info("log_checkpoint_works_again", path=str(path))
-            self.trouble, self._failing, self._saved = "", False, change
+                self._report("")
+            self._failing, self._saved = False, change
         self.served = checkpoint.decode(content).tally
         return not self._failing
 
@@ -124,7 +144,12 @@ class Ledger:
                 "counting on, answering pushes with 503; after a crash, lines since the last checkpoint are read again"
             )
             self._log.error("log_checkpoint_failed", path=str(self._path), why=why_of(error), then=then)
-        self.trouble, self._failing = f"{self._path} cannot be written: {why_of(error)}", True
+        self._failing = True
+        self._report(f"{self._path} cannot be written: {why_of(error)}")
+
+    def _report(self, why: str) -> None:
+        self.trouble = why
+        self._on_trouble(why)
 
     def _leased(self) -> bool:
         if self._lease is None or self._unlocked:

@@ -22,7 +22,7 @@ NUMERIC_SETTINGS = (
 
 
 def log_families(snapshot: LogSnapshot) -> Iterator[Family]:
-    """Every sample that the logs give."""
+    """Give every sample that the logs give."""
     for source in snapshot.targets:
         for result in RESULTS:
             count = snapshot.records.get(source, {}).get(result, 0)

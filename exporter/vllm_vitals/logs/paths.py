@@ -15,7 +15,7 @@ Getter = Callable[[Any], Any]
 
 
 def getter(path: str) -> Getter:
-    """A function that answers as ``jmespath.search(path, record)`` does.
+    """Make a function that answers as ``jmespath.search(path, record)`` does.
 
     Names, indices, literals, ``||``, ``&&``, ``!`` and ``==`` become plain look-ups, some ten times as fast; all else
     is left to JMESPath, and may raise its errors.

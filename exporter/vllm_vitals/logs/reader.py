@@ -11,6 +11,7 @@ import select
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 import structlog
@@ -25,7 +26,7 @@ from vllm_vitals.logs.events import Decoded
 from vllm_vitals.logs.files import Chunk, FileFollower, Identity
 from vllm_vitals.logs.framer import Line, LineFramer
 from vllm_vitals.logs.intake import Intake
-from vllm_vitals.logs.ledger import Ledger
+from vllm_vitals.logs.ledger import Ledger, OnTrouble, silence
 from vllm_vitals.logs.push import PushHandler
 from vllm_vitals.logs.slices import Slices
 from vllm_vitals.logs.snapshot import LogSnapshot
@@ -56,6 +57,7 @@ class LogReader:
         log: structlog.stdlib.BoundLogger | None = None,
         clock: Callable[[], float] = time.time,
         stdin: int | None = None,
+        on_trouble: OnTrouble = silence,
     ) -> None:
         self._config = config
         self._log: structlog.stdlib.BoundLogger = log or structlog.get_logger()
@@ -64,7 +66,7 @@ class LogReader:
         self._schemas = {source.name: config.schemas_of(source) for source in config.sources}
         self._slices = Slices()
         where = checkpoint.Where(config.checkpoint, config.limits.checkpoint_s)
-        self._ledger = Ledger(where, {source.name: source.target for source in config.sources}, self._log)
+        self._ledger = Ledger(where, {source.name: source.target for source in config.sources}, self._log, on_trouble)
         infos = {
             source.name: SourceInfo(source.target, derive.ServerLimits(source.max_model_len, source.default_max_tokens))
             for source in config.sources
@@ -115,7 +117,7 @@ class LogReader:
         return _Stream(LineFramer(limit), LineDecoder(self._schemas[source.name], zone_of(source.timezone), limit))
 
     async def _guarded(self, source: LogSource, stop: asyncio.Event) -> None:
-        """A fault in one source is told and survived; it never stops the others."""
+        """Tell of a fault in one source and go on: it never stops the others."""
         read: Callable[[LogSource, asyncio.Event], Awaitable[None]] = self._stdin_lines if source.stdin else self._files
         while not stop.is_set():
             try:
@@ -131,9 +133,10 @@ class LogReader:
             source.paths, tuple(marks.values()), source.start == "end", self._config.limits.max_files
         )
         streams: dict[int, _Stream] = {}
+        loop, thread = asyncio.get_running_loop(), ThreadPoolExecutor(1, thread_name_prefix=f"log {source.name}")
         try:
             while not stop.is_set():
-                chunks = await asyncio.to_thread(follower.poll)
+                chunks = await loop.run_in_executor(thread, follower.poll)
                 for chunk in chunks:
                     stream = streams.get(chunk.key)
                     if stream is None:
@@ -147,6 +150,7 @@ class LogReader:
                 if not chunks:
                     await until(stop, self._config.limits.poll_s)
         finally:
+            thread.shutdown(wait=False)
             follower.close()
 
     def _take(self, name: str, stream: _Stream, chunk: Chunk) -> Iterator[None]:
@@ -184,14 +188,18 @@ class LogReader:
     async def _stdin_lines(self, source: LogSource, stop: asyncio.Event) -> None:
         stream = self._stream(source)
         descriptor = sys.stdin.fileno() if self._stdin is None else self._stdin
-        while not stop.is_set():
-            data = await asyncio.to_thread(_read_ready, descriptor)
-            if data is None:
-                continue
-            lines = stream.framer.feed(data) if data else stream.framer.flush()
-            await self._slices.run(self._count(source.name, stream.decoder, lines))
-            if not data:
-                return
+        loop, thread = asyncio.get_running_loop(), ThreadPoolExecutor(1, thread_name_prefix="log stdin")
+        try:
+            while not stop.is_set():
+                data = await loop.run_in_executor(thread, _read_ready, descriptor)
+                if data is None:
+                    continue
+                lines = stream.framer.feed(data) if data else stream.framer.flush()
+                await self._slices.run(self._count(source.name, stream.decoder, lines))
+                if not data:
+                    return
+        finally:
+            thread.shutdown(wait=False)
 
     def _count(self, name: str, decoder: LineDecoder, lines: Iterable[Line]) -> Iterator[None]:
         for line in lines:

@@ -126,7 +126,7 @@ class Schema:
     aborted: Getter | None
 
     def response(self, record: Mapping[str, Any], zone: tzinfo, near: float) -> RequestFinished | None:
-        """The event that a record of this shape holds, None where it is none of ours.
+        """Read the event that a record of this shape holds, None where it is none of ours.
 
         Raises `values.ImpossibleError` for numbers that cannot be true.
         """
@@ -156,7 +156,7 @@ class Schema:
 
 
 def _add_times(found: dict[str, Any], instants: Mapping[str, Any], zone: tzinfo, near: float) -> None:
-    """The event's time, and durations that nobody said outright as the difference of two instants."""
+    """Add the event's time, and durations that nobody said outright as the difference of two instants."""
     at = {name: values.epoch(value, zone, near) for name, value in instants.items()}
     if "time" in at:
         found["at"] = at["time"]
@@ -167,7 +167,7 @@ def _add_times(found: dict[str, Any], instants: Mapping[str, Any], zone: tzinfo,
 
 
 def route_of(request_id: str) -> str:
-    """The route that vLLM's request id tells (``entrypoints/openai``: the prefix names the API)."""
+    """Tell the route that vLLM's request id tells (``entrypoints/openai``: the prefix names the API)."""
     for prefix, route in (
         ("chatcmpl-", "/v1/chat/completions"),
         ("cmpl-", "/v1/completions"),
@@ -179,7 +179,7 @@ def route_of(request_id: str) -> str:
 
 
 def compile_schema(mapping: LogMapping) -> Schema:
-    """A mapping with its paths made functions."""
+    """Make a mapping's paths functions."""
     fields = {} if mapping.fields is None else mapping.fields.model_dump(exclude_none=True)
     envelope = None
     if mapping.envelope is not None:
@@ -196,7 +196,7 @@ def compile_schema(mapping: LogMapping) -> Schema:
 
 
 def shipped(names: Iterable[str] = SHIPPED) -> list[Schema]:
-    """The shapes that come with the product, in the order in which they are tried."""
+    """Read the shapes that come with the product, in the order in which they are tried."""
     folder = resources.files("vllm_vitals.logs") / "schemas"
     return [
         compile_schema(

@@ -54,7 +54,7 @@ class ServerState:
                 self.values[name] = event.value
 
     def overrides(self) -> dict[str, Override]:
-        """Each configured default against the defaults in force."""
+        """Compare each configured default with the defaults in force."""
         configured = self.values.get("override_generation_config")
         if not isinstance(configured, Mapping):
             return {}

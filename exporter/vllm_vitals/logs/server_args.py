@@ -31,7 +31,7 @@ _QUOTED_PAIR = re.compile(r"'(\w{1,64})': ('[^']{0,200}'|True|False|None|-?\d+(?
 
 
 def from_repr(text: str) -> dict[str, Value]:
-    """The dict that ``text`` shows; where some value is no literal (an enum), the pairs that are."""
+    """Read the dict that ``text`` shows; where some value is no literal (an enum), the pairs that are."""
     try:
         found = ast.literal_eval(text.strip()) if len(text) <= MAX_REPR else None
     except (ValueError, SyntaxError, RecursionError, MemoryError):
@@ -42,7 +42,7 @@ def from_repr(text: str) -> dict[str, Value]:
 
 
 def from_pairs(text: str) -> dict[str, Value]:
-    """The settings that we know among ``name=value`` pairs; the first of a name wins, None says nothing."""
+    """Find the settings that we know among ``name=value`` pairs; the first of a name wins, None says nothing."""
     found: dict[str, Value] = {}
     for name, value in _PAIR.findall(text[:MAX_REPR]):
         literal = _literal(value)

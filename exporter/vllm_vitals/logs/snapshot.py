@@ -77,7 +77,7 @@ class LogSnapshot:
 
 
 def split_of(mixed: SeriesView, series: Sequence[SeriesView]) -> RouteSplit | None:
-    """A model's routes apart against mixed; None where fewer than two routes have a CV."""
+    """Compare a model's routes apart with mixed; None where fewer than two routes have a CV."""
     routes = [
         (one.output_cv.value, one.recent)
         for one in series

@@ -33,7 +33,7 @@ class ImpossibleError(ValueError):
 
 
 def tokens(value: Any) -> int:
-    """A token count; accepts 7, 7.0 and "7"."""
+    """Read a token count; accepts 7, 7.0 and "7"."""
     if type(value) is int:
         count = value
     else:
@@ -47,14 +47,14 @@ def tokens(value: Any) -> int:
 
 
 def cap_tokens(value: Any) -> int | None:
-    """A max_tokens; 0, -1 and the like mean that none was asked for."""
+    """Read a max_tokens; 0, -1 and the like mean that none was asked for."""
     if type(value) is int and value <= 0:
         return None
     return tokens(value)
 
 
 def seconds(value: Any) -> float:
-    """A duration: a number of seconds, or text with its unit ("1.5s", "425µs")."""
+    """Read a duration: a number of seconds, or text with its unit ("1.5s", "425µs")."""
     if isinstance(value, str) and (match := _DURATION.match(value)):
         return _number(match[1]) * _UNIT[match[2]]
     number = _number(value)
@@ -64,13 +64,13 @@ def seconds(value: Any) -> float:
 
 
 def milliseconds(value: Any) -> float:
-    """A duration: a number of milliseconds, or text with its unit."""
+    """Read a duration: a number of milliseconds, or text with its unit."""
     spelled = isinstance(value, str) and _DURATION.match(value)
     return seconds(value) if spelled else seconds(value) / 1000
 
 
 def predicted(value: Any) -> float:
-    """A predicted output length; may be fractional."""
+    """Read a predicted output length; may be fractional."""
     number = _number(value)
     if not 0 <= number <= MAX_TOKENS:
         raise ImpossibleError(f"{value!r} is not a length")
@@ -78,12 +78,12 @@ def predicted(value: Any) -> float:
 
 
 def finish_reason(value: Any) -> FinishReason:
-    """The reason in one vocabulary."""
+    """Tell the reason in one vocabulary."""
     return FINISH_REASONS.get(str(value).lower(), "other")
 
 
 def text(value: Any) -> str:
-    """A short label; objects and lists say nothing."""
+    """Make a short label; objects and lists say nothing."""
     if isinstance(value, dict | list):
         return ""
     short = str(value)[:200]
@@ -91,12 +91,12 @@ def text(value: Any) -> str:
 
 
 def truth(value: Any) -> bool:
-    """JMESPath's idea of true: 0 is, empty text and containers are not."""
+    """Tell JMESPath's idea of true: 0 is, empty text and containers are not."""
     return bool(value) or (value == 0 and value is not False)
 
 
 def epoch(value: Any, zone: tzinfo, near: float) -> float | None:
-    """Epoch s from a number of s, ms, us or ns, or from text.
+    """Read an epoch in s from a number of s, ms, us or ns, or from text.
 
     A text without a zone is in ``zone``, one without a year near ``near``. None where the text is no time: a strange
     time never costs an event.
@@ -127,7 +127,7 @@ def _epoch_text(value: str, zone: tzinfo, near: float) -> float | None:
 
 
 def _nearest_year(value: str, zone: tzinfo, near: float) -> float | None:
-    """vLLM's text log says "11-29 13:36:42": take the year that brings it closest to the time of reading."""
+    """Add the year to vLLM's "11-29 13:36:42": the one that brings it closest to the time of reading."""
     year = datetime.fromtimestamp(near, UTC).year
     stamps = []
     for candidate in (year - 1, year, year + 1):

@@ -135,7 +135,7 @@ class VllmLines:
         return Decoded("text") if continued else _complaint(at, "other", message)
 
     def received(self, message: str, at: float | None) -> Decoded | None:
-        """A request's start: its effective max_tokens, after the server's default (OpenAI layer)."""
+        """Read a request's start: its effective max_tokens, after the server's default (OpenAI layer)."""
         match = _RECEIVED.match(message)
         if match is None:
             return None
@@ -147,7 +147,7 @@ class VllmLines:
         return _REQUEST
 
     def generated(self, message: str, at: float | None) -> Decoded | None:
-        """A response; one that streams ends twice, and only its last delta tells the true reason."""
+        """Read a response; one that streams ends twice, and only its last delta tells the true reason."""
         match = _GENERATED.match(message)
         if match is None:
             return None
@@ -175,7 +175,7 @@ class VllmLines:
         return Decoded("response", (finished,))
 
     def ended(self, message: str, at: float | None) -> Decoded | None:
-        """A request that ended without an answer; an abort's line is the only trace of a client that left."""
+        """Read that a request ended without an answer; an abort's line is the only trace of a client that left."""
         if match := _ABORTED.match(message):
             self._find(match[1], forget=True)
             return Decoded("aborted", (RequestFinished(at, match[1], route=route_of(match[1]), finish_reason="abort"),))
@@ -284,7 +284,7 @@ def _complains(_reader: VllmLines, message: str, at: float | None) -> Decoded | 
 
 
 def _logo(message: str) -> Decoded | None:
-    """The start-up banner, the version's only place where the stock text formatter is used (0.15 on)."""
+    """Read the start-up banner, the version's only place where the stock text formatter is used (0.15 on)."""
     match = _LOGO_VERSION.search(message, 0, 120) if "█" in message or message.lstrip().startswith("version ") else None
     return _settings(None, [("restart", True), ("version", match[1])]) if match else None
 

@@ -12,6 +12,6 @@ async def until(stop: asyncio.Event, timeout_s: float | None = None) -> None:
 
 
 def why_of(error: BaseException) -> str:
-    """What an error says, in one short line."""
+    """Say what an error says, in one short line."""
     said = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return " ".join(said.split())[:200]

@@ -15,6 +15,7 @@ from vllm_vitals.core.snapshot import Reading, TargetSnapshot, absent
 from vllm_vitals.log import Logger
 from vllm_vitals.logs.config import LogsConfig
 from vllm_vitals.logs.join import truncation_views
+from vllm_vitals.logs.ledger import OnTrouble, silence
 from vllm_vitals.logs.metrics import Family, log_families
 from vllm_vitals.logs.reader import LogReader
 from vllm_vitals.logs.snapshot import LogSnapshot
@@ -25,8 +26,8 @@ SNAPSHOT_AGE_S = 1.0  # many targets ask for their settings at every poll
 class LogWatch:
     """The reader of the config in force, if that names any source."""
 
-    def __init__(self, clock: Clock, log: Logger) -> None:
-        self._clock, self._log = clock, log
+    def __init__(self, clock: Clock, log: Logger, on_trouble: OnTrouble = silence) -> None:
+        self._clock, self._log, self._on_trouble = clock, log, on_trouble
         self._config = LogsConfig()
         self._reader: LogReader | None = None
         self._task: asyncio.Task[None] | None = None
@@ -48,12 +49,12 @@ class LogWatch:
             if config.checkpoint is not None:
                 with contextlib.suppress(OSError):  # the reader says it, each time that it cannot write
                     config.checkpoint.parent.mkdir(parents=True, exist_ok=True)
-            self._reader = LogReader(config, self._log)
+            self._reader = LogReader(config, self._log, on_trouble=self._on_trouble)
             self._push = next(iter(self._reader.push_routes()), None)
             self._task = asyncio.create_task(self._reader.run(self._stop), name="logs")
 
     def samples(self, watched: Collection[str]) -> Iterator[Family]:
-        """What the logs count. Settings of ``watched`` targets are left out: those show them with what metrics say."""
+        """Tell what the logs count, without settings of ``watched`` targets: those show them with what metrics say."""
         snapshot = self._snapshot()
         if snapshot is not None:
             for name, labels, value in log_families(snapshot):
@@ -61,7 +62,7 @@ class LogWatch:
                     yield name, labels, value
 
     def settings(self, target: str) -> Mapping[str, str]:
-        """A server's settings as its start-up log tells them, as text."""
+        """Tell a server's settings as its start-up log tells them, as text."""
         snapshot = self._snapshot()
         server = None if snapshot is None else snapshot.servers.get(target)
         if server is None:
@@ -70,7 +71,7 @@ class LogWatch:
         return {name: str(int(value) if isinstance(value, bool) else value)[:200] for name, value in known.items()}
 
     def truncation(self, target: TargetSnapshot) -> Mapping[str, Sequence[str]]:
-        """By model name, what metrics and logs say of the share truncated at a cap, where both can; "" is any model."""
+        """Tell by model name what metrics and logs say of the share truncated at a cap, where both can ("" is any)."""
         snapshot = self._snapshot()
         if snapshot is None:
             return {}
@@ -85,7 +86,7 @@ class LogWatch:
         return said
 
     async def push(self, request: web.Request) -> web.StreamResponse:
-        """``POST /api/v1/logs``, for the reader in force."""
+        """Answer ``POST /api/v1/logs``, for the reader in force."""
         if self._push is None:
             return web.json_response({"error": "no push source is configured (logs.sources)"}, status=404)
         answer: web.StreamResponse = await self._push.handler(request)

@@ -32,8 +32,8 @@ class Strict(BaseModel):
 
 # Prometheus' units, largest first; a year is 365 days (prometheus/common, model/time.go).
 _MS = {"y": 31_536_000_000, "w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
-_DURATION = re.compile("".join(rf"(?:(?P<{unit}>\d+){unit})?" for unit in _MS))
-_LOOSE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)")
+_DURATION = re.compile("".join(rf"(?:(?P<{unit}>[0-9]+){unit})?" for unit in _MS))
+_LOOSE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)")
 _WORDS = {
     word: unit
     for unit, words in {
@@ -75,7 +75,9 @@ def _mended(value: object) -> str:
     """Return what was probably meant by something that is no duration; empty where that is open."""
     if isinstance(value, bool):
         return ""
-    if isinstance(value, int | float) or (isinstance(value, str) and re.fullmatch(r"\d{1,12}(?:\.\d{1,6})?", value)):
+    if isinstance(value, int | float) or (
+        isinstance(value, str) and re.fullmatch(r"[0-9]{1,12}(?:\.[0-9]{1,6})?", value)
+    ):
         number = float(value)
         if not 0 <= number <= MAX_DURATION_S:
             return ""
@@ -105,7 +107,7 @@ _SIZES = {"B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
 
 def parse_size(value: object) -> int:
     """Read ``16MiB``; return bytes."""
-    match = re.fullmatch(r"(\d{1,15})(B|KiB|MiB|GiB)", value) if isinstance(value, str) else None
+    match = re.fullmatch(r"([0-9]{1,15})(B|KiB|MiB|GiB)", value) if isinstance(value, str) else None
     if match is None:
         mend = _mended_size(value)
         how = f"write {mend}" if mend else "write one such as 512KiB, 16MiB or 1GiB"
@@ -115,7 +117,7 @@ def parse_size(value: object) -> int:
 
 def _mended_size(value: object) -> str:
     """Return what was probably meant by something that is no size; empty where that is open."""
-    found = re.fullmatch(r"(\d{1,15})\s*(?:([kmg])(?:i?b?)?|b|bytes)?", str(value).strip().lower())
+    found = re.fullmatch(r"([0-9]{1,15})\s*(?:([kmg])(?:i?b?)?|b|bytes)?", str(value).strip().lower())
     if found is None or isinstance(value, bool):
         return ""
     if found[2]:

@@ -33,6 +33,7 @@ class Strict(BaseModel):
 # Prometheus' units, largest first; a year is 365 days (prometheus/common, model/time.go).
 _MS = {"y": 31_536_000_000, "w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
 _DURATION = re.compile("".join(rf"(?:(?P<{unit}>[0-9]+){unit})?" for unit in _MS))
+_BARE = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,6})?")
 _LOOSE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)")
 _WORDS = {
     word: unit
@@ -75,9 +76,7 @@ def _mended(value: object) -> str:
     """Return what was probably meant by something that is no duration; empty where that is open."""
     if isinstance(value, bool):
         return ""
-    if isinstance(value, int | float) or (
-        isinstance(value, str) and re.fullmatch(r"[0-9]{1,12}(?:\.[0-9]{1,6})?", value)
-    ):
+    if isinstance(value, int | float) or (isinstance(value, str) and _BARE.fullmatch(value)):
         number = float(value)
         if not 0 <= number <= MAX_DURATION_S:
             return ""

@@ -61,7 +61,7 @@ def test_speed_up_sample_and_window_make_the_recording_smaller(tmp_path):
 
 def test_a_loop_is_recorded_for_as_long_as_is_asked(tmp_path):
     path, _ = record(
-        tmp_path, "--requests", DATA / "own.csv", "--loop", "--until", "1m", "--for", "5m", "--interval", "10"
+        tmp_path, "--requests", DATA / "own.csv", "--loop", "--until", "1m", "--for", "5m", "--interval", "10s"
     )
     assert len(list(recording.read(path))) == 30
     assert sum(last_engine(path).responses.values()) > 100
@@ -101,7 +101,7 @@ def test_bad_rows_are_said_and_the_rest_is_sent(tmp_path):
         (("--speed-up", "2"), "--speed-up is about a file of requests: give it with --requests FILE"),
         (("--from", "5m"), "--from is about a file of requests: give it with --requests FILE"),
         (("--loop",), "--loop is about a file of requests: give it with --requests FILE"),
-        (("--requests", DATA / "own.csv", "--loop"), "a recording of --loop has no end: say how long it is with --for"),
+        (("--requests", DATA / "own.csv", "--loop"), "a recording of --loop has no end: give its length with --for"),
         (("--requests", DATA / "own.csv", "--from", "5m", "--until", "5m"), "--from must lie before --until"),
         (("--requests", DATA / "own.csv", "--from", "5h"), "no request in that window"),
         (("--requests", DATA / "own.csv", "--from", "300"), "Invalid value for '--from'"),

@@ -189,7 +189,8 @@ class Engine:
         for request in (*step.admitted, *step.failed) if step.failed else step.admitted:
             if request.scheduled_at < 0:
                 request.scheduled_at = self.now
-                self.stats.first_admission(request)
+                if self.settings.enable_prefix_caching:
+                    self.stats.first_admission(request)
                 if self.settings.kv_transfer:
                     self._ask_connector(request)
         tokens = self._speculation.tokens_per_step

@@ -94,7 +94,7 @@ class EngineStats:
         self._of_requests = tuple(self.histograms[name] for name in _OF_REQUESTS)
 
     def first_admission(self, request: Request) -> None:
-        """Prefix look-ups count once, when a request is first admitted; a victim's do not (S:138-155)."""
+        """Count a prefix look-up: once, when a request is first admitted; a victim's do not count (S:138-155)."""
         self.prefix_queries += request.prompt
         self.device_hits += request.cached
 

@@ -14,6 +14,7 @@ help:
 	@echo "make test    set up, lint, check generated files, run every test (what CI runs)"
 	@echo "make lint    ruff and mypy"
 	@echo "make build   write the generated files: rules, dashboards, Kubernetes objects, reference"
+	@echo "make mutants small faults of the core, one at a time: which would no test notice (an hour; ARGS='signals --sample 50')"
 	@echo "make incidents  every recording at true speed through real programs: what would have paged (five minutes)"
 	@echo "make bench   speed, as ratios against the reference library and Prometheus"
 	@echo "make traces  days of real arrivals through the simulator, judged (a few minutes)"
@@ -45,6 +46,10 @@ generated: $(VENV)/.ready
 
 pytest: $(VENV)/.ready
 	pytest -q -n $(WORKERS) --dist loadscope
+
+# What no test notices is listed with its reason in tools/mutants/survivors.txt, or is a gap.
+mutants: $(VENV)/.ready
+	python tools/mutants $(ARGS)
 
 bench: $(VENV)/.ready
 	@for script in bench/*.py; do echo "== $$script"; python -m "bench.$$(basename $$script .py)" || exit 1; done

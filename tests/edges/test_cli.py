@@ -409,7 +409,9 @@ def test_no_name_can_paint_on_the_terminal() -> None:
     assert "[bold red]model[/]" in text
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(st.binary(max_size=400))
 def test_any_bytes_as_a_recording_or_a_config_end_in_words(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, content: bytes

@@ -1,0 +1,110 @@
+"""From which number on advice is given: each limit from both sides, told by the knobs that it names."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.core.levels import CALM
+from vllm_vitals.core.advice import advise
+from vllm_vitals.core.sample import EngineSample
+from vllm_vitals.core.snapshot import Reading
+from vllm_vitals.core.state_machine import Facts
+from vllm_vitals.core.states import State
+
+LONG = {"prompt_tokens_mean": Reading(200.0), "output_tokens_mean": Reading(100.0)}
+
+
+def knobs(
+    state: State,
+    readings: dict[str, Reading],
+    facts: Facts | None = CALM,
+    settings: dict[str, str] | None = None,
+    sample: EngineSample | None = None,
+) -> list[str]:
+    return [advice.knob for advice in advise(state, facts, readings, sample or EngineSample(), settings or {})]
+
+
+@pytest.mark.parametrize(("share", "said"), [(0.05, ["max_tokens"]), (0.049, [])])
+def test_one_answer_in_twenty_that_is_cut_is_worth_a_cap(share: float, said: list[str]) -> None:
+    lengths = {"output_tokens_mean": Reading(100.0), "output_tokens_cv": Reading(0.2)}
+    assert knobs(State.HEALTHY, {"truncated_ratio": Reading(share), **lengths}) == said
+
+
+def test_a_cap_needs_lengths_and_a_known_share() -> None:
+    assert knobs(State.HEALTHY, {"truncated_ratio": Reading(0.5)}) == []
+    assert knobs(State.HEALTHY, {"output_tokens_mean": Reading(100.0), "output_tokens_cv": Reading(0.2)}) == []
+
+
+@pytest.mark.parametrize(
+    ("lower", "waiting", "prompt", "said"),
+    [
+        (5.0, 0.9, 200.0, ["max_num_batched_tokens"]),
+        (4.9, 0.9, 200.0, []),
+        (None, 0.9, 200.0, []),
+        (5.0, 1.0, 200.0, []),
+        (5.0, None, 200.0, []),
+        (5.0, 0.9, 199.0, []),
+    ],
+)
+def test_first_tokens_are_late_at_five_seconds_for_long_inputs_without_a_queue(
+    lower: float | None, waiting: float | None, prompt: float, said: list[str]
+) -> None:
+    readings = {
+        "ttft_p99_seconds": Reading(None if lower is None else lower + 1, lower, 10.0),
+        "prompt_tokens_mean": Reading(prompt), "output_tokens_mean": Reading(100.0),
+    }  # fmt: skip
+    assert knobs(State.HEALTHY, readings, replace(CALM, mean_waiting=waiting)) == said
+
+
+def test_late_first_tokens_need_facts_and_their_reading() -> None:
+    assert knobs(State.HEALTHY, {"ttft_p99_seconds": Reading(9.0, 8.0, 10.0), **LONG}, None) == []
+    assert knobs(State.HEALTHY, LONG) == []
+
+
+@pytest.mark.parametrize(
+    ("made", "usual", "runs_away"),
+    [
+        (4096.0, 512.0, True),
+        (4095.0, 512.0, False),
+        (4096.0, 10.0, True),
+        (4800.0, 600.0, True),
+        (4799.0, 600.0, False),
+    ],
+)
+def test_an_answer_runs_away_at_eight_times_the_usual_and_no_less_than_4096_tokens(
+    made: float, usual: float, runs_away: bool
+) -> None:
+    readings = {"inflight_output_tokens_estimate": Reading(made), "output_tokens_mean": Reading(usual)}
+    said = ["cancel_oldest_request", "default_max_tokens"] if runs_away else []
+    assert knobs(State.HEALTHY, readings) == said
+    assert knobs(State.IDLE, {"inflight_output_tokens_estimate": Reading(made)}) == []
+
+
+@pytest.mark.parametrize(("kv", "said"), [(0.69, ["replicas", "max_num_seqs"]), (0.7, ["replicas"])])
+def test_more_slots_are_for_a_cache_below_seventy_percent(kv: float, said: list[str]) -> None:
+    assert knobs(State.SATURATED, {"kv_cache_usage_max_ratio": Reading(kv)}) == said
+
+
+def test_more_slots_are_not_for_an_engine_that_does_not_fill_those_it_has() -> None:
+    few = EngineSample(running=10.0)
+    room = {"kv_cache_usage_max_ratio": Reading(0.2)}
+    assert "max_num_seqs" not in knobs(State.SATURATED, room, settings={"max_num_seqs": "100"}, sample=few)
+    assert knobs(State.SATURATED, {}) == ["replicas"]
+
+
+@pytest.mark.parametrize(
+    ("state", "prompt", "reserved", "knob"),
+    [
+        (State.DEATH_SPIRAL, 200.0, "true", "watermark"),
+        (State.DEATH_SPIRAL, 200.0, "false", "scheduler_reserve_full_isl"),
+        (State.DEATH_SPIRAL, 199.0, "true", "max_num_seqs"),
+        (State.DEATH_SPIRAL, 199.0, "false", "max_num_seqs"),
+        (State.THRASHING, 200.0, "true", "max_num_seqs"),
+        (State.THRASHING, 200.0, "false", "max_num_seqs"),
+    ],
+)
+def test_a_spiral_of_long_inputs_is_met_by_reserving_for_them(
+    state: State, prompt: float, reserved: str, knob: str
+) -> None:
+    readings = {"prompt_tokens_mean": Reading(prompt), "output_tokens_mean": Reading(100.0)}
+    assert knobs(state, readings, settings={"scheduler_reserve_full_isl": reserved}) == ["gateway_concurrency", knob]

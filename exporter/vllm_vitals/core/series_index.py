@@ -80,8 +80,7 @@ class Layout:
     ``served_name`` names the engine where its series carry several model names (LoRA adapters); without it, the name
     on num_requests_running does. All else is the cache: ``owners`` has one entry a slot of the skeleton's values, and
     ``page`` the cells of what concerns the page as a whole, by field (http, process_start, started_at). ``starts`` of
-    these say when something began. ``lora`` is
-    where the block of LoRA adapters stands, and how it read last.
+    these say when something began. ``lora`` is where the block of LoRA adapters stands, and how it read last.
     """
 
     served_name: str = ""

@@ -151,6 +151,8 @@ ENVELOPES: dict[str, Callable[[str], Any]] = {
     "Splunk HEC": lambda line: {"time": 1777416872, "host": "gpu-1", "sourcetype": "vllm", "event": line},
     "Splunk export": lambda line: {"preview": False, "result": {"_raw": line, "_time": "x"}},
     "Azure": lambda line: {"TimeGenerated": "2026", "LogMessage": line, "PodName": "vllm-0"},
+    "VictoriaLogs": lambda line: {"_time": "2026-04-28T22:54:32Z", "_stream": "{pod='vllm-0'}", "_msg": line},
+    "Elastic, kept": lambda line: {"@timestamp": "2026", "event": {"original": line, "dataset": "x"}},
     "GELF": lambda line: {"version": "1.1", "host": "gpu-1", "short_message": line, "level": 6},
     "rsyslog": lambda line: {"@timestamp": "2026", "host": "gpu-1", "severity": "info", "msg": " " + line},
     "Docker json-file": lambda line: {"log": line + "\n", "stream": "stdout", "time": "2026-04-28T22:54:32.1Z"},

@@ -1,5 +1,6 @@
 import asyncio
 import gzip
+import io
 import json
 import time
 from collections.abc import Awaitable, Callable
@@ -120,6 +121,68 @@ def test_a_client_that_dies_in_mid_line_counts_nothing_and_its_retry_counts_once
         assert served(reader) == 3
 
     with_server(scene, tmp_path)
+
+
+async def answer(session: aiohttp.ClientSession, url: str, **what: Any) -> tuple[int, str | None, dict[str, Any]]:
+    async with session.post(url, **what) as said:
+        return said.status, said.headers.get("Retry-After"), await said.json()
+
+
+def test_a_batch_that_names_itself_is_counted_once(tmp_path: Path) -> None:
+    async def scene(session: aiohttp.ClientSession, url: str, reader: LogReader) -> None:
+        for key, expected in (
+            ('"a"', {"lines": 2, "results": {"response": 2}}),
+            ("a", {"lines": 0, "results": {}, "repeated": True}),
+            ("b", {"lines": 2, "results": {"response": 2}}),
+        ):
+            assert await post(session, url, data=LINE * 2, headers={"Idempotency-Key": key}) == (200, expected)
+        status, said = await post(session, url, data=LINE * 3, headers={"Idempotency-Key": "b"})
+        assert status == 422
+        assert "give each batch its own" in said["error"]
+        status, said = await post(session, url, data=LINE, headers={"Idempotency-Key": "x" * 300})
+        assert (status, said["error"]) == (400, "Idempotency-Key: give at most 256 printable characters")
+        assert served(reader) == 4
+
+    with_server(scene, tmp_path)
+
+
+def test_a_full_disk_is_503_with_the_reason_and_when_to_come_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    async def scene(session: aiohttp.ClientSession, url: str, reader: LogReader) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(checkpoint, "save", full)
+            for _ in range(3):
+                status, again, said = await answer(session, url, data=LINE)
+                assert (status, again) == (503, "5")
+                assert said["error"].startswith("not acknowledged: ")
+                assert said["error"].endswith("No space left on device; send it again")
+        assert (await answer(session, url, data=LINE))[0] == 200
+        assert served(reader) == 1
+
+    with_server(scene, tmp_path)
+
+
+def test_what_no_log_holds_is_refused_before_it_is_unpacked_or_parsed(tmp_path: Path) -> None:
+    bodies = {
+        "500 times its size": gzip.compress(b"{}" * (3 << 20), mtime=0),
+        "more than 100000 lines": b"{}\n" * 100_002,
+        "more than 400000 objects": b"[" + b"[]," * 400_000 + b"[]]",
+    }
+
+    async def scene(session: aiohttp.ClientSession, url: str, reader: LogReader) -> None:
+        for why, body in bodies.items():
+            status, _, said = await answer(session, url, data=io.BytesIO(body))
+            assert status == 413
+            assert why in said["error"]
+        deep = b'[{"ok":1},' + b'{"a":' * 300 + b"1" + b"}" * 300 + b"," + LINE + b"]"
+        assert await post(session, url, data=deep) == (200, {"lines": 3, "results": {"no_schema": 2, "response": 1}})
+        assert served(reader) == 1
+
+    with_server(scene, tmp_path, unpacks=False)
 
 
 def test_more_than_may_wait_at_once_is_answered_by_429(tmp_path: Path) -> None:

@@ -57,3 +57,40 @@ def test_the_page_shows_what_metrics_and_logs_say_of_truncation_and_that_they_di
         assert watch.truncation(one) == {}
 
     fed_time.run(story())
+
+
+STARTED = """\
+(APIServer pid=1) INFO 04-28 22:50:00 [utils.py:1] non-default args: {'model': 'm', 'max_num_seqs': 64, \
+'block_size': 16}
+(EngineCore pid=2) INFO 04-28 22:50:01 [core.py:1] Initializing a V1 LLM engine (v0.33.0) with config: model='m', \
+max_seq_len=8192, tensor_parallel_size=2, enable_prefix_caching=True, enable_chunked_prefill=True
+(APIServer pid=1) INFO 04-28 22:50:01 [vllm.py:1] Asynchronous scheduling is enabled.
+(APIServer pid=1) INFO 04-28 22:50:01 [scheduler.py:1] Chunked prefill is enabled with max_num_batched_tokens=8192.
+(EngineCore pid=2) INFO 04-28 22:50:02 [interface.py:1] Setting attention block size to 528 tokens to ensure that \
+attention page size is >= mamba page size.
+(EngineCore pid=2) INFO 04-28 22:50:03 [kv_cache_utils.py:1] GPU KV cache size: 149,952 tokens, Maximum concurrency \
+for 4,096 tokens per request: 36.61x
+"""
+
+
+def test_what_the_start_up_log_says_reaches_the_judge_of_its_target(tmp_path: Path) -> None:
+    (tmp_path / "vllm.log").write_text(STARTED)
+    source = LogSource(name="vllm", target="gpu-0", paths=[str(tmp_path / "vllm.log")])
+
+    async def story() -> None:
+        watch = LogWatch(Clock(), get_logger())
+        assert watch.settings("gpu-0") == {}
+        await watch.apply(LogsConfig(sources=[source]))
+        async with asyncio.timeout(60):
+            while "kv_cache_size_tokens" not in watch.settings("gpu-0"):
+                await asyncio.sleep(0.05)
+        assert watch.settings("gpu-0") == {
+            "version": "0.33.0", "model": "m", "max_num_seqs": "64", "block_size": "528", "max_model_len": "4096",
+            "tensor_parallel_size": "2", "enable_prefix_caching": "1", "enable_chunked_prefill": "1",
+            "async_scheduling": "1", "max_num_batched_tokens": "8192", "kv_cache_size_tokens": "149952",
+            "max_concurrency": "36.61",
+        }  # fmt: skip
+        assert watch.settings("gpu-1") == {}
+        await watch.apply(LogsConfig())
+
+    asyncio.run(story())

@@ -34,6 +34,7 @@ SURE = (
     Carrier("jsonPayload", _RECORD, True),  # and what it parsed
     Carrier("MESSAGE", (str, list), True),  # journalctl -o json, syslog-ng; a list of bytes where colours are in it
     Carrier("_raw", _LINE, True),  # Splunk
+    Carrier("_msg", _LINE, True),  # VictoriaLogs
     Carrier("@message", _LINE, True),  # CloudWatch Logs Insights
     Carrier("LogMessage", _EITHER, True),  # Azure ContainerLogV2
     Carrier("LogEntry", _LINE, True),  # Azure ContainerLog
@@ -46,6 +47,10 @@ SURE = (
 )
 # Keys that others write too; they come after a record's own "message".
 UNSURE = (
+    Carrier("Message", _EITHER),
+    Carrier("original", _LINE),  # Elastic's event.original
+    Carrier("event.original", _LINE),
+    Carrier("json", _RECORD),  # Filebeat with a parsed message
     Carrier("line", _LINE),  # logcli -o jsonl, Grafana
     Carrier("Body", _EITHER),  # OpenTelemetry's data model, as its exporters spell it
     Carrier("body", _EITHER),
@@ -121,7 +126,7 @@ def _any_value(value: dict[str, Any]) -> Content:
         return value
     (kind, inner), *_ = value.items()
     match kind, inner:
-        case (("stringValue" | "string_value" | "Str" | "text"), str()):
+        case (("stringValue" | "string_value" | "Str" | "string" | "text"), str()):
             return inner
         case (("kvlistValue" | "kvlist_value"), {"values": [*pairs]}):
             return {

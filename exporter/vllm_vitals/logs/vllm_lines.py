@@ -39,6 +39,12 @@ _BLOCKS = re.compile(r"# \w+ blocks: (\d{1,15})")
 _BLOCKS_OVERRIDE = re.compile(r"Overriding num_gpu_blocks=\d+ with num_gpu_blocks_override=(\d{1,15})")
 _KV_MEMORY = re.compile(r"Available KV cache memory: ([\d.]+) GiB")
 _MAX_LEN = re.compile(r"Using max model len (\d{1,15})")
+_AUTO_LEN = re.compile(r"Auto-fit max_model_len: (?:reduced from \d+ to |full model context length )(\d{1,15})")
+_DEFAULTING = re.compile(
+    r"Defaulting (max_num_seqs|max_num_batched_tokens|api_server_count) to (?:data_parallel_size \()?(\d{1,15})"
+)
+_ATTENTION_BLOCK = re.compile(r"Setting attention block size to (\d{1,15}) tokens")
+_ASYNCHRONOUS = re.compile(r"Asynchronous scheduling is (enabled|disabled)")
 _BATCHED = re.compile(r"Chunked prefill is enabled with max_num_batched_tokens=(\d{1,15})")
 _VERSION = re.compile(r"vLLM (?:API )?server version (\S{1,100}?),?(?: |$)")
 _LOGO_VERSION = re.compile(r"\bversion (\d+\.\d+\S*)")
@@ -244,13 +250,33 @@ def _kv_size(_reader: VllmLines, message: str, at: float | None) -> Decoded | No
         return None
     found: list[tuple[str, server_args.Value]] = [("kv_cache_size_tokens", _whole(match[1]))]
     if concurrency := _CONCURRENCY.search(message, match.end()):
-        found.append(("max_concurrency", float(concurrency[2])))
+        found += _concurrency_of(concurrency)
     return _settings(at, found)
 
 
 def _concurrency(_reader: VllmLines, message: str, at: float | None) -> Decoded | None:
     match = _CONCURRENCY.match(message)
-    return _settings(at, [("max_concurrency", float(match[2]))]) if match else None
+    return _settings(at, _concurrency_of(match)) if match else None
+
+
+def _concurrency_of(match: re.Match[str]) -> list[tuple[str, server_args.Value]]:
+    return [("max_model_len", _whole(match[1])), ("max_concurrency", float(match[2]))]
+
+
+def _defaulting(_reader: VllmLines, message: str, at: float | None) -> Decoded | None:
+    match = _DEFAULTING.match(message)
+    return _settings(at, [(match[1], int(match[2]))]) if match else None
+
+
+def _attention_block(_reader: VllmLines, message: str, at: float | None) -> Decoded | None:
+    """Read the block size of a hybrid model: what the command gave is raised to the size of a mamba page."""
+    match = _ATTENTION_BLOCK.match(message)
+    return Decoded("setting", (ServerSetting(at, "block_size", int(match[1]), given=True),)) if match else None
+
+
+def _asynchronous(_reader: VllmLines, message: str, at: float | None) -> Decoded | None:
+    match = _ASYNCHRONOUS.match(message)
+    return _settings(at, [("async_scheduling", match[1] == "enabled")]) if match else None
 
 
 def _version(_reader: VllmLines, message: str, at: float | None) -> Decoded | None:
@@ -316,6 +342,10 @@ _RULES: dict[str, tuple[Rule, ...]] = {
     "Initializing": (_engine_config,),
     "Default": (_defaults,),
     "Using": (_whole_number(_MAX_LEN, "max_model_len"),),
+    "Auto-fit": (_whole_number(_AUTO_LEN, "max_model_len"),),
+    "Defaulting": (_defaulting,),
+    "Setting": (_attention_block,),
+    "Asynchronous": (_asynchronous,),
     "Chunked": (_whole_number(_BATCHED, "max_num_batched_tokens"),),
     "Overriding": (_whole_number(_BLOCKS_OVERRIDE, "num_gpu_blocks_override"),),
     "#": (_whole_number(_BLOCKS, "num_gpu_blocks"),),

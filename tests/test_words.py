@@ -4,6 +4,7 @@ Banned are words that made texts read as a tale, or hid who does what: a reader 
 threshold. Ordinary English in comments and docstrings is not looked at.
 """
 
+import ast
 import json
 import re
 from collections.abc import Iterator
@@ -90,7 +91,35 @@ def scenarios() -> Iterator[tuple[str, str]]:
     yield "simulate --list", "\n".join(scenario.summary for scenario in SCENARIOS)
 
 
-SOURCES = (documents, helps, metrics, states, dashboards, templates, scenarios)
+def literals() -> Iterator[tuple[str, str]]:
+    """The texts in code that makes what people read: evidence, advice, unknowns, errors of a config, terminal."""
+    for folder in (
+        "cli",
+        "config",
+        "core",
+        "kubernetes",
+        "logs",
+        "planner",
+        "recordings",
+        "scrape",
+        "serve",
+        "simulator",
+    ):
+        for path in sorted((PACKAGE / folder).rglob("*.py")):
+            yield str(path.relative_to(PACKAGE)), "\n".join(texts(ast.parse(path.read_text())))
+
+
+def texts(tree: ast.Module) -> Iterator[str]:
+    """Every string of a module that is no docstring."""
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    bodies = [node.body for node in ast.walk(tree) if isinstance(node, documented) and node.body]
+    docstrings = {id(body[0].value) for body in bodies if isinstance(body[0], ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            yield node.value
+
+
+SOURCES = (documents, helps, metrics, states, dashboards, templates, scenarios, literals)
 TEXTS = [text for source in SOURCES for text in source()]
 
 

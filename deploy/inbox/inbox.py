@@ -54,7 +54,7 @@ class Notification:
 
 
 def read(receiver: str, body: Mapping[str, Any], at: datetime) -> Notification:
-    """A webhook's body. Raises ValueError where it is not one of Alertmanager's."""
+    """Read a webhook's body. Raises ValueError where it is not one of Alertmanager's."""
     alerts = body.get("alerts")
     if not isinstance(alerts, list) or not all(isinstance(alert, dict) for alert in alerts):
         raise ValueError("no list of alerts: this is not a webhook of Alertmanager")
@@ -77,13 +77,13 @@ def _alert(alert: Mapping[str, Any]) -> Alert:
 
 
 def _texts(pairs: object, longest: int) -> dict[str, str]:
-    """What of this is names with texts, each cut where it is absurdly long."""
+    """Keep names with texts, each cut where it is absurdly long."""
     named = list(pairs.items())[:MAX_LABELS] if isinstance(pairs, dict) else []
     return {str(key)[:256]: str(value)[:longest] for key, value in named}
 
 
 def _link(url: str) -> str:
-    """A link only where it leads to a page: a label's value must not become a script."""
+    """Return a link only where it leads to a page: a label's value must not become a script."""
     try:
         return url if urlsplit(url).scheme in ("http", "https") else ""
     except ValueError:
@@ -91,7 +91,7 @@ def _link(url: str) -> str:
 
 
 def _runbook(url: str) -> str:
-    """A runbook published elsewhere, or the copy that this page serves."""
+    """Return a runbook's address: published elsewhere, or the copy that this page serves."""
     return _link(url) or (f"/runbooks/{url.rsplit('/', 1)[-1]}" if url.endswith(".md") else "")
 
 
@@ -111,7 +111,7 @@ class Inbox:
         self._page = here.get_template("inbox.html")
 
     def app(self) -> web.Application:
-        """The web application."""
+        """Make the web application."""
         app = web.Application(middlewares=[boundary.middleware(lambda: self._names)], client_max_size=MAX_BODY)
         app.add_routes([
             web.get("/", self._show),

@@ -59,11 +59,11 @@ class Limits:
     )
     thrash_rise_seconds: Annotated[WholeSeconds, Field(alias="thrash_rise")] = field(
         default=600,
-        metadata={"move": "Move it down if a wait that has grown for less than ten minutes already hurts you."},
+        metadata={"move": "Move it down if a wait that has grown for less than ten minutes already affects you."},
     )
     thrash_for: WholeSeconds = field(
         default=300,
-        metadata={"move": "Move it up if short bursts of mutual eviction open tickets that nobody acts on."},
+        metadata={"move": "Move it up if short bursts of mutual preemption open tickets without need."},
     )
     unavailable_for: WholeSeconds = field(
         default=180,
@@ -115,7 +115,7 @@ class Limits:
     runaway_tokens: Positive = field(
         default=4096,
         metadata={
-            "move": "Below this many tokens nobody minds. Move it to the length at which you would look at a request."
+            "move": "Shorter outputs never alert. Move it to the length at which you would investigate a request."
         },
     )
     runaway_for: WholeSeconds = field(

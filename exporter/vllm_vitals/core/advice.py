@@ -14,7 +14,7 @@ from vllm_vitals.core.snapshot import Advice, Reading
 from vllm_vitals.core.state_machine import Facts, overloaded
 from vllm_vitals.core.states import State
 
-TRUNCATED = 0.05  # share of responses cut at a cap that is worth a word
+TRUNCATED = 0.05  # share of responses truncated at a cap that is worth a word
 LATE_FIRST_TOKEN_S = 5.0  # p99 that a person waits for in vain; move to your own objective
 RUNAWAY_FACTOR, RUNAWAY_TOKENS = 8.0, 4096.0  # an open request beyond both is worth a look (as the alert has it)
 
@@ -32,7 +32,7 @@ def advise(
     sample: EngineSample | None,
     settings: Mapping[str, str],
 ) -> tuple[Advice, ...]:
-    """What to do now, then at most one knob. Where the state asks for nothing, what the workload asks for."""
+    """Return what to do now, then at most one knob. Where the state asks for nothing, what the workload asks for."""
     case = Case(state, facts, readings, sample, settings)
     trouble = _BY_STATE.get(state, _nothing)(case)
     return trouble or _runaway(case) or (*_late_first_token(case), *_cut_answers(case))
@@ -65,7 +65,7 @@ def _evicting(case: Case) -> tuple[Advice, ...]:
             "up",
             "0.01-0.05 (vLLM 0.24 on): that share of the blocks is kept for requests that run",
             "preemptions per finished request below 0.3",
-            "that share of the KV cache admits nobody",
+            "that share of the KV cache admits no requests",
         )
     elif case.state is State.DEATH_SPIRAL and case.long_input:
         knob = Advice(
@@ -159,7 +159,7 @@ def _kv_held(case: Case) -> tuple[Advice, ...]:
                 "now",
                 "drain",
                 "do",
-                "look at the decode side first: why does it not fetch; this one frees its blocks when the lease ends",
+                "check the decode side first: why it does not fetch; this engine frees its blocks when the lease ends",
                 "KV usage falls",
                 "",
             ),
@@ -172,7 +172,7 @@ def _kv_held(case: Case) -> tuple[Advice, ...]:
             "do",
             "send one request first: if the usage falls, the gauge was stale; else drain and restart, for nothing "
             "else frees leaked blocks",
-            "KV usage with nobody present is 0",
+            "KV usage without requests is 0",
             "requests in flight are lost",
         ),
     )
@@ -185,7 +185,7 @@ def _paused(case: Case) -> tuple[Advice, ...]:
             "now",
             "resume",
             "do",
-            "POST /resume once the reason is gone; ask who called /pause",
+            "POST /resume once the reason is gone; find out who called /pause",
             "generation tokens move again",
             "",
         ),
@@ -278,7 +278,7 @@ def _saturated(case: Case) -> tuple[Advice, ...]:
 
 
 def _runaway(case: Case) -> tuple[Advice, ...]:
-    """An answer that does not end holds a slot and its KV blocks until a cap or the context window stops it."""
+    """Advise on an answer that does not end: it holds a slot and its KV blocks until a cap or the window stops it."""
     made, usual = case.number("inflight_output_tokens_estimate"), case.usual_output
     if made is None or not usual or made < max(RUNAWAY_TOKENS, RUNAWAY_FACTOR * usual):
         return ()
@@ -298,17 +298,16 @@ def _runaway(case: Case) -> tuple[Advice, ...]:
             "restart",
             "default_max_tokens",
             "set",
-            "max_new_tokens in override_generation_config: the longest answer you accept (model cards say 32768); a "
-            "presence_penalty beside it breaks repetition. The start-up log must name both: some releases drop what "
-            "they do not know",
+            "max_new_tokens in override_generation_config: the longest answer you accept (model cards: 32768), with a "
+            "presence_penalty against repetition. The start-up log must confirm both: some releases drop unknown keys",
             "share of responses that end by length",
-            "legitimate answers beyond the cap are cut",
+            "longer legitimate responses are truncated",
         ),
     )
 
 
 def _late_first_token(case: Case) -> tuple[Advice, ...]:
-    """Long inputs whose first token is late although nobody queues: the token budget cuts them into many steps."""
+    """Advise on long inputs whose first token is late without a queue: the token budget cuts them into many steps."""
     ttft = case.readings.get("ttft_p99_seconds")
     waiting = None if case.facts is None else case.facts.mean_waiting
     late = ttft is not None and ttft.lower is not None and ttft.lower >= LATE_FIRST_TOKEN_S
@@ -316,20 +315,20 @@ def _late_first_token(case: Case) -> tuple[Advice, ...]:
         return ()
     return (
         Advice(
-            f"the first token of long inputs is late (p99 at least {ttft.lower:g} s) though nobody queues",
+            f"the first token of long inputs is late (p99 at least {ttft.lower:g} s) without a queue",
             "restart",
             "max_num_batched_tokens",
             "up",
             sizing.token_budget(case, 1.5),
             "time to first token, then TPOT and the KV capacity, which pays for larger steps",
-            "answers being written wait longer for each prefill step; where prefill already fills the GPU nothing is "
-            "won (8192 to 32768 was measured at 2 % more throughput for 17 % less KV cache)",
+            "decoding requests wait longer for each prefill step; where prefill already fills the GPU nothing is "
+            "gained (8192 to 32768 was measured at 2 % more throughput for 17 % less KV cache)",
         ),
     )
 
 
 def _cut_answers(case: Case) -> tuple[Advice, ...]:
-    """max_tokens by the spread of output lengths, where responses are cut at a cap and memory is not short."""
+    """Size max_tokens by the spread of output lengths, where responses are truncated and memory is not short."""
     if case.state is State.KV_PRESSURE or (case.facts is not None and case.facts.preemptions):
         return ()
     share, size = case.number("truncated_ratio"), sizing.output_cap(case)
@@ -337,7 +336,7 @@ def _cut_answers(case: Case) -> tuple[Advice, ...]:
         return ()
     return (
         Advice(
-            f"{share:.0%} of responses are cut at a cap",
+            f"truncated at cap: {share:.0%} of responses",
             "restart",
             "max_tokens",
             "set",

@@ -57,7 +57,7 @@ class CanaryWatch:
 
 
 def _moved(before: TargetSample, now: TargetSample) -> bool:
-    """Whether any engine made progress between two scrapes, or is another one (a restart moves its counters too)."""
+    """Return whether any engine made progress between two scrapes, or restarted (which moves its counters too)."""
     if before.engines.keys() != now.engines.keys():
         return True
     for identity, new in now.engines.items():

@@ -41,7 +41,7 @@ def examine(view: WindowView) -> tuple[WindowView, tuple[Contradiction, ...]]:
 
 
 def _caching(view: WindowView) -> str:
-    """The label says off and lookups are counted, which vLLM does only where it is on."""
+    """Find a label that says off beside counted lookups, which vLLM counts only where it is on."""
     sample = view.sample
     if sample.prefix_caching is not False or not sample.caches_prefixes:
         return ""
@@ -53,12 +53,12 @@ def _caching(view: WindowView) -> str:
 
 
 def _logged(view: WindowView) -> float | None:
-    """The capacity that the server's log or the config says, in tokens of one engine."""
+    """Return the capacity that the server's log or the config says, in tokens of one engine."""
     return signals.setting(view.settings, "kv_cache_size_tokens")
 
 
 def _capacity(view: WindowView) -> str:
-    """What running requests hold by usage x capacity, against the lengths of those that finished, or the log.
+    """Compare what running requests hold by usage x capacity with the lengths of those that finished, or the log.
 
     Shared prefixes let requests hold less than their lengths: what the cache was hit for is taken off.
     """

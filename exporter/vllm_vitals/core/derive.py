@@ -41,7 +41,7 @@ class WindowView:
         return signals.resident_context(self.means, capacity, span, trusted=self.capacity_trusted)
 
     def lost(self, context: signals.Context | None) -> signals.LostShare:
-        """The share of it that a preempted request computes again."""
+        """Return the share of it that a preempted request computes again."""
         block, tokens = signals.setting(self.settings, "block_size"), None if context is None else context.tokens
         return signals.lost_share(self.sample, self.finished, tokens, block, self.limits)
 
@@ -76,7 +76,7 @@ def view_at(
 
 
 def readings(view: WindowView) -> dict[str, Reading]:
-    """Every derived number that the windows alone give, by the catalogue's name."""
+    """Return every derived number that the windows alone give, by the catalogue's name."""
     fast, slow, samples, finished = view.fast, view.slow, view.samples, view.finished
     useful, preemption_rate = signals.useful_rate(fast), fast.rate("preemptions")
     context = view.context
@@ -110,13 +110,13 @@ DEFERRED = 0.5  # share of the waiting from which a queue is not for lack of slo
 
 
 def busy(view: WindowView) -> bool:
-    """Whether there was work or progress anywhere in the fast window."""
+    """Return whether there was work or progress anywhere in the fast window."""
     moved = any(map(view.fast.increase, ("generation_tokens", "prompt_tokens", "completions")))
     return moved or any(sample.work > 0 for sample in view.samples)
 
 
 def draining(view: WindowView) -> bool | None:
-    """Whether the later half of the window waits less than 90 % of its earlier half."""
+    """Return whether the later half of the window waits less than 90 % of its earlier half."""
     half = len(view.samples) // 2
     earlier = signals.mean(sample.waiting for sample in view.samples[:half])
     later = signals.mean(sample.waiting for sample in view.samples[half:])
@@ -124,20 +124,20 @@ def draining(view: WindowView) -> bool | None:
 
 
 def running_full(view: WindowView) -> float | None:
-    """Mean running over the scrapes that found the cache full: about what fits."""
+    """Return the mean running over the scrapes that found the cache full: about what fits."""
     full = view.limits.kv_pressure_ratio
     return signals.mean(s.running for s in view.samples if s.kv_usage is not None and s.kv_usage >= full)
 
 
 def queued_share(view: WindowView) -> float | None:
-    """Share of the window's scrapes with a queue; one scrape, as after a gap, is no share."""
+    """Return the share of the window's scrapes with a queue; one scrape, as after a gap, is no share."""
     if len(view.samples) < 2:
         return None
     return signals.mean(None if s.waiting is None else float(s.waiting >= 1) for s in view.samples)
 
 
 def deferred_share(view: WindowView) -> float | None:
-    """Share of the waiting that is not for scheduling capacity, over the window; None where reasons are not split."""
+    """Return the share of waiting that is not for scheduling capacity, over the window; None without reasons."""
     waits = [s.waiting_by_reason for s in view.samples if s.waiting_by_reason]
     if not waits or not view.sample.waiting_by_reason:
         return None
@@ -159,7 +159,7 @@ def prefill_factor(span: Span) -> float | None:
 
 
 def prefill_lasts(view: WindowView) -> bool | None:
-    """Whether both halves of the window show prefill work: one prompt at its edge starves nobody for a minute."""
+    """Return whether both halves of the window show prefill work: one prompt at its edge starves no decode."""
     fast, later = view.fast, view.later
     if later is None or later.start <= fast.start:
         return None
@@ -170,7 +170,7 @@ def prefill_lasts(view: WindowView) -> bool | None:
 
 
 def expected_wait(view: WindowView) -> Reading:
-    """Waiting requests over the completion rate: how long the newest of them waits.
+    """Return waiting requests over the completion rate: how long the newest of them waits.
 
     Where few finish, the rate is that of the time since something runs: a minute in which one happens to finish, or
     none, says little.

@@ -34,12 +34,12 @@ class Cut(NamedTuple):
 
 
 def is_sure(reading: Reading) -> bool:
-    """Whether a rule may be chosen by this number: it has a value, and no reason to doubt it."""
+    """Return whether a rule may be chosen by this number: it has a value, and no reason to doubt it."""
     return reading.value is not None and not reading.why
 
 
 def one_cap(asked: Histogram | None) -> float | None:
-    """The one max_tokens that every request asked for, or None where they differ or nothing was observed.
+    """Return the one max_tokens that every request asked for, or None where they differ or nothing was observed.
 
     ``asked`` is vllm:request_params_max_tokens. All lie in one bucket and the mean is a whole number: drawn from
     several caps, n of them do so once in n times, so fewer than 10 prove nothing.
@@ -54,7 +54,7 @@ def one_cap(asked: Histogram | None) -> float | None:
 
 
 def without(histogram: Histogram, strays: Iterable[tuple[float, float]]) -> Histogram:
-    """The histogram less observations that are not users': (value, how many) each, as far as its bucket holds them.
+    """Return the histogram less observations that are not users': (value, count) each, as far as its bucket holds them.
 
     A failed request leaves 0 or 1 token and a time per output token of 0; a canary's answer has a known length.
     """
@@ -71,7 +71,7 @@ def without(histogram: Histogram, strays: Iterable[tuple[float, float]]) -> Hist
 def fit(
     histogram: Histogram | None, *, cut: Cut | None = None, exclude: Iterable[tuple[float, float]] = ()
 ) -> "Distribution":
-    """The distribution behind a histogram; nothing is computed before it is asked for."""
+    """Return the distribution behind a histogram; nothing is computed before it is asked for."""
     strays = tuple(exclude)
     return Distribution(without(histogram, strays) if histogram is not None and strays else histogram, cut)
 
@@ -110,7 +110,7 @@ class Distribution:
         return self.missing or buckets.mean(self.histogram)
 
     def quantile(self, q: float) -> Reading:
-        """The q-quantile, 0 < q <= 1, bounded by its bucket's edges and by what the sum leaves for it."""
+        """Return the q-quantile, 0 < q <= 1, bounded by its bucket's edges and by what the sum leaves for it."""
         histogram = self.histogram
         if self.missing or histogram is None:
             return self.missing or absent("")
@@ -125,10 +125,10 @@ class Distribution:
         return _estimate(value, lower, upper, (low, high), SURE_QUANTILE, self._doubt)
 
     def uncut(self, q: float) -> Reading:
-        """The q-quantile as it would be had nothing been cut: above the cap only a lower bound is known."""
+        """Return the q-quantile as it would be had nothing been cut: above the cap only a lower bound is known."""
         if self.cut is None or self.missing or q * self.count <= self.count - self.cut.answers:
             return self.quantile(q)
-        return Reading(None, self.cut.at, inf, why=f"cut at {self.cut.at:g}: nobody saw how long it would have been")
+        return Reading(None, self.cut.at, inf, why=f"cut at {self.cut.at:g}: the full length is unknown")
 
     def cv(self) -> Reading:
         """Coefficient of variation, standard deviation / mean, bounded by counts, edges and sum together."""
@@ -140,7 +140,7 @@ class Distribution:
         return _estimate(value, reading.lower or 0.0, upper, (low, high), SURE_CV, self._doubt)
 
     def share_above(self, x: float) -> Reading:
-        """Share of observations > x: exact at an edge, else estimated within the bucket that holds x."""
+        """Return the share of observations > x: exact at an edge, else estimated within the bucket that holds x."""
         histogram = self.histogram
         if self.missing or histogram is None:
             return self.missing or absent("")
@@ -162,7 +162,7 @@ class Distribution:
 def _estimate(
     value: float, lower: float, upper: float, likely: tuple[float, float], sure: float, doubt: str
 ) -> Reading:
-    """The value inside its bounds, with the doubt where it could as well be quite another."""
+    """Return the value inside its bounds, with the doubt where it could as well be quite another."""
     low, high = max(likely[0], lower), min(likely[1], upper)
     if upper > lower and not doubt and high > sure * max(low, 1e-12) and upper > sure * max(lower, 1e-12):
         doubt = f"the buckets leave it open: likely {low:.3g} to {high:.3g}"
@@ -170,14 +170,14 @@ def _estimate(
 
 
 def _holds(histogram: Histogram, cut: Cut) -> bool:
-    """Whether as many lie in the cap's bucket, and none above it."""
+    """Return whether as many lie in the cap's bucket, and none above it."""
     index = bisect_left(histogram.bounds, cut.at)
     below = histogram.counts[index - 1] if index else 0.0
     return 0 < cut.answers <= histogram.counts[index] - below and histogram.counts[index] == histogram.count
 
 
 def _bounds(histogram: Histogram, rank: int) -> tuple[float, float]:
-    """What the observation of this rank can be: its bucket's edges, nearer where the sum leaves less room.
+    """Return what the observation of this rank can be: its bucket's edges, nearer where the sum leaves less room.
 
     It is greatest when all others are least: those below it at their lower edges, those above in its bucket as it is.
     """

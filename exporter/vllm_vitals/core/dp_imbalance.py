@@ -14,7 +14,7 @@ IMBALANCE_FACTOR = 2.0  # a crowded engine holds so many times what a free one d
 
 
 def flag_imbalance(engines: list[EngineSnapshot]) -> list[EngineSnapshot]:
-    """The engines; those that queue while others of their model are free have a word on it among their evidence."""
+    """Return the engines; those that queue while others of their model are free get a line of evidence on it."""
     if len(engines) < 2:
         return engines
     models: dict[str, list[EngineSnapshot]] = {}
@@ -27,7 +27,7 @@ def flag_imbalance(engines: list[EngineSnapshot]) -> list[EngineSnapshot]:
 
 
 def _crowded(engines: Sequence[EngineSnapshot]) -> dict[EngineKey, Evidence]:
-    """The crowded ones among the engines of one model, and what to say of them."""
+    """Return the crowded engines of one model, and their line of evidence."""
     loads = {e.key: _load(e) for e in engines if e.sample is not None and e.state is not State.ASLEEP}
     crowded = {key: load for key, (load, queued) in loads.items() if queued}
     free = {key: load for key, (load, queued) in loads.items() if not queued}
@@ -40,7 +40,7 @@ def _crowded(engines: Sequence[EngineSnapshot]) -> dict[EngineKey, Evidence]:
 
 
 def _load(engine: EngineSnapshot) -> tuple[float, bool]:
-    """Requests present, and whether any of them wait."""
+    """Return requests present, and whether any of them wait."""
     sample = engine.sample
     return (0.0, False) if sample is None else (sample.work, bool(sample.waiting))
 

@@ -129,7 +129,7 @@ class EngineEvaluator:
         self._episode, self._held = Episode(), KvHeldWatch()
 
     def miss(self, at: float, failed: State | None) -> EngineSnapshot:
-        """A poll without a sample. ``failed`` is down, blind or unknown from then on; None before: nothing changes."""
+        """Take in a poll without a sample. ``failed``: down, blind or unknown from then on; None: nothing changes."""
         self._count(at)
         now = self._now
         if failed is None:
@@ -146,14 +146,14 @@ class EngineEvaluator:
         return self._publish(failed, at, now.at, advice=advise(failed, None, {}, None, {}))
 
     def _count(self, at: float) -> None:
-        """Seconds since the last poll go to the state held until now; a pause longer than a window is not counted."""
+        """Add the seconds since the last poll to the state held until now, at most a window's."""
         before, self._seen_at = self._seen_at, at
         if before is not None:
             passed, held = min(max(0.0, at - before), self._limits.fast_window), self._now.state
             self._seconds = {**self._seconds, held: self._seconds.get(held, 0.0) + passed}
 
     def _publish(self, state: State, at: float, sampled_at: float | None, **said: Any) -> EngineSnapshot:
-        """What is known after the poll at ``at``; of what is not said only the role stays as it was."""
+        """Return what is known after the poll at ``at``; of what is not said only the role stays as it was."""
         if state is not self._now.state or not self._since:
             self._since = at
             self._spirals += state is State.DEATH_SPIRAL
@@ -167,7 +167,7 @@ class EngineEvaluator:
     def _derive(
         self, at: float, sample: EngineSample, settings: Mapping[str, str], server: ServerView, held: KvHeld | None
     ) -> Derived | None:
-        """Readings and facts, or None while the window is too short to say anything."""
+        """Return readings and facts, or None while the window is too short to say anything."""
         seen = derive.view_at(at, sample, settings, self._window, self._limits, self._role)
         if seen is None:
             return None
@@ -186,7 +186,7 @@ class EngineEvaluator:
     def _facts(
         self, view: WindowView, readings: Mapping[str, Reading], server: ServerView, held: KvHeld | None
     ) -> Facts:
-        """What the state is decided on: the windows, and what this engine's history says of them."""
+        """Return what the state is decided on: the windows, and what this engine's history says of them."""
         limits, sample, fast = self._limits, view.sample, view.fast
         known = sample.running is not None and sample.waiting is not None
         starting = not sample.completions or self._progress.still_stepping(view.at, limits.stall_after)
@@ -238,7 +238,7 @@ class _PauseEvictions:
         self._last: float | None = None
 
     def without(self, sample: EngineSample, server: ServerView) -> EngineSample:
-        """The sample without them."""
+        """Return the sample without canaries."""
         count, last = sample.preemptions, self._last
         if count is None:
             return sample

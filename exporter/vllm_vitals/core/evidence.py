@@ -49,7 +49,7 @@ def evidence(
 
 
 def _beside(state: State, f: Facts, readings: Readings, sample: EngineSample) -> Iterator[Evidence]:
-    """What is worth a line in any state."""
+    """Yield what is worth a line in any state."""
     if state in (State.PREEMPTING, State.THRASHING) and overloaded(f):
         wait = readings["expected_wait_seconds"].value
         text = "overload: the queue does not drain, and recomputation is not the reason"
@@ -238,7 +238,7 @@ def _saturated(f: Facts, readings: Readings, sample: EngineSample, limits: Thres
 
 
 def _cause(case: sizing.Case, limits: Thresholds) -> Iterator[Evidence]:
-    """What a queue without evictions waits for; where that cannot be told, both candidates."""
+    """Yield what a queue without evictions waits for; where that cannot be told, both candidates."""
     f = case.facts
     if f is None:
         return
@@ -276,8 +276,8 @@ def _calm(f: Facts, readings: Readings, sample: EngineSample, limits: Thresholds
         yield Evidence(f"KV cache max: {f.kv_max:.0%}", f.kv_max, limits.kv_pressure_ratio)
     cut = readings["truncated_ratio"].value
     if cut is not None and cut >= TRUNCATED:
-        which = "the request's own, the server's default or the context window: only its log says which"
-        yield Evidence(f"responses cut at a cap: {cut:.0%} ({which})", cut)
+        which = "which cap: the request's, the server's default or the context window; only logs show it"
+        yield Evidence(f"truncated at cap: {cut:.0%} of responses ({which})", cut)
 
 
 def _asleep(f: Facts, readings: Readings, sample: EngineSample, limits: Thresholds) -> Iterator[Evidence]:

@@ -52,19 +52,19 @@ class Progress:
             self._spoke_at = at
 
     def seconds_without_progress(self, at: float) -> float | None:
-        """Seconds without progress."""
+        """Return seconds without progress."""
         return None if self._moved_at is None else at - self._moved_at
 
     def still_stepping(self, at: float, within: float) -> bool:
-        """Whether the step counter moved lately although no token did."""
+        """Return whether the step counter moved lately although no token did."""
         return self._stepped_at is not None and at - self._stepped_at < within
 
     def seconds_without_token(self, at: float) -> float | None:
-        """Seconds without a generated token."""
+        """Return seconds without a generated token."""
         return None if self._spoke_at is None else at - self._spoke_at
 
     def inflight_estimate(self, sample: EngineSample) -> Reading:
-        """Tokens since the last completion per request present: some request has produced about that many.
+        """Return tokens since the last completion per request present: some request has produced about that many.
 
         Requests that began since then count too where more of them made tokens than are present: vLLM counts nowhere
         those whose client has left.
@@ -77,7 +77,7 @@ class Progress:
 
 
 def _started(new: EngineSample, old: EngineSample) -> float:
-    """Requests that got their first token between two samples; 0 where that is not counted."""
+    """Return requests that got their first token between two samples; 0 where that is not counted."""
     now, before = (sample.histograms.get("ttft_seconds") for sample in (new, old))
     return 0.0 if now is None or before is None else max(0.0, now.count - before.count)
 
@@ -118,7 +118,7 @@ class Episode:
             self.before = _calm_before(window, limits)
 
     def generation_vs_baseline(self, span: Span, work: float | None) -> float | None:
-        """Generation as a share of the calm's, with ``work`` requests present on average.
+        """Return generation as a share of the calm's, with ``work`` requests present on average.
 
         None where no calm was seen; infinite where less work or other lengths explain a fall. Lengths that cannot be
         told (nothing finished) explain nothing.
@@ -149,7 +149,7 @@ def _calm_before(window: Window, limits: Thresholds) -> Calm | None:
 
 
 def _started_prompt(span: Span) -> float | None:
-    """Mean prompt of the requests that got their first token; absent in V0, which counts recomputed prompts too."""
+    """Return the mean prompt of requests that got their first token; absent in V0, which counts recomputation too."""
     started, prompts = span.observed("ttft_seconds"), span.increase("prompt_tokens")
     if span.last.recompute_counted or started is None or started[0] <= 0 or prompts is None:
         return None
@@ -200,7 +200,7 @@ class UsefulBaseline:
         self._next = 0.0
 
     def feed(self, at: float, span: Span, running: float | None, limits: Thresholds) -> Reading:
-        """The median useful rate at about this concurrency (25 %) and length; looked up once a fast window."""
+        """Return the median useful rate at about this concurrency (25 %) and length; looked up once a fast window."""
         if at < self._next:
             return self._reading
         self._next = at + limits.fast_window

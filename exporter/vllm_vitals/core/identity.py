@@ -83,7 +83,7 @@ def _continues(later: _Counters, earlier: _Counters) -> bool:
 
 
 def _counters(sample: TargetSample) -> _Counters | None:
-    """Tokens of every engine, in order; None where none is counted."""
+    """Return tokens of every engine, in order; None where none is counted."""
     counted = [
         value or 0.0
         for _, engine in sorted(sample.engines.items())

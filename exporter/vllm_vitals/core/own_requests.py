@@ -46,7 +46,7 @@ class OwnRequests:
             self._pending.append(canary)
 
     def without(self, began: float, sample: TargetSample) -> Mapping[Identity, EngineSample]:
-        """The engines without canaries; ``began`` is when the scrape was sent."""
+        """Return the engines without canaries; ``began`` is when the scrape was sent."""
         before, self._before = self._before, sample.engines
         if not self._pending and not self._taken:
             return sample.engines
@@ -121,7 +121,7 @@ def _responses(taken: _Taken, reason: str) -> float:
 
 
 def _bucket(new: Histogram, old: Histogram | None, highest: int) -> int | None:
-    """The highest bucket up to ``highest`` that grew between two scrapes; None where none did."""
+    """Return the highest bucket up to ``highest`` that grew between two scrapes; None where none did."""
     if old is None or old.bounds != new.bounds:
         return None
     for index in range(min(highest, len(new.counts) - 1), -1, -1):
@@ -132,7 +132,7 @@ def _bucket(new: Histogram, old: Histogram | None, highest: int) -> int | None:
 
 
 def _with(taken: Histogram | None, shown: Histogram, bucket: int, value: float) -> Histogram:
-    """One observation more to take off."""
+    """Note one more observation to take off."""
     if taken is None or taken.bounds != shown.bounds:
         taken = Histogram(shown.bounds, array("d", bytes(8 * len(shown.counts))), 0.0)
     counts = array("d", taken.counts)

@@ -60,7 +60,7 @@ class UsualPace:
         self._pace: Pace | None = None
 
     def feed(self, view: WindowView, limits: Thresholds) -> Pace | None:
-        """The pace of the newest fast window; looked up once a window, then as it was for up to 10 minutes."""
+        """Return the pace of the newest fast window; looked up once a window, then as it was for up to 10 minutes."""
         at = view.at
         if at >= self._next:
             self._next = at + limits.fast_window
@@ -118,7 +118,7 @@ class UsualPace:
 
 
 def _row(view: WindowView, limits: Thresholds) -> tuple[float, float, float, float, float] | None:
-    """What the newest fast window says of load and speed; None where it says too little, or evictions stretch gaps."""
+    """Return load and speed of the newest fast window; None where it shows too little, or evictions lengthen gaps."""
     span, means = view.fast, view.means
     generated, computed = span.increase("generation_tokens"), signals.computed_prompt_tokens(span)
     if span.seconds < limits.fast_window * 0.9 or span.increase("preemptions") != 0:

@@ -79,7 +79,7 @@ def _calls(sample: TargetSample) -> tuple[float, float] | None:
 
 
 def _anew(before: TargetSample, now: TargetSample) -> bool:
-    """Whether any engine's counters began again."""
+    """Return whether any engine's counters began again."""
     return any(
         (new.generation_tokens or 0.0) < (old.generation_tokens or 0.0)
         for identity, new in now.engines.items()
@@ -88,7 +88,7 @@ def _anew(before: TargetSample, now: TargetSample) -> bool:
 
 
 def _progressed(before: TargetSample, now: TargetSample) -> bool:
-    """Whether any engine made tokens between two scrapes."""
+    """Return whether any engine made tokens between two scrapes."""
     return any(
         (new.generation_tokens or 0.0) > (old.generation_tokens or 0.0)
         or (new.prompt_tokens or 0.0) > (old.prompt_tokens or 0.0)

@@ -39,7 +39,7 @@ def edges(histogram: Histogram, index: int) -> tuple[float, float]:
 
 
 def quantile(histogram: Histogram | None, q: float) -> Reading:
-    """The q-quantile in the family's unit: an estimate by linear interpolation, and its bucket's edges as bounds."""
+    """Return the q-quantile in the family's unit: estimated by linear interpolation, bounded by its bucket's edges."""
     if histogram is None:
         return absent("the server does not expose this histogram")
     index = bucket_of(histogram, q)
@@ -72,7 +72,7 @@ def mean(histogram: Histogram | None) -> Reading:
 
 
 def mean_of(observed: tuple[float, float] | None) -> Reading:
-    """The same from (count, sum) alone."""
+    """Return the same from (count, sum) alone."""
     if observed is None:
         return absent("the server does not expose this histogram")
     count, total = observed
@@ -80,7 +80,7 @@ def mean_of(observed: tuple[float, float] | None) -> Reading:
 
 
 def share_at_most(histogram: Histogram, edge: float) -> float | None:
-    """Share of observations <= edge, exact, or None when edge is no bucket bound or nothing was observed."""
+    """Return the share of observations <= edge, exact, or None when edge is no bucket bound or nothing was observed."""
     if histogram.count <= 0 or edge not in histogram.bounds:
         return None
     return histogram.counts[histogram.bounds.index(edge)] / histogram.count
@@ -120,7 +120,7 @@ def _cells(histogram: Histogram) -> list[tuple[float, float, float]]:
 
 
 def _likely_second_moment(cells: list[tuple[float, float, float]], total: float) -> float:
-    """Every bucket's mean at the same share of its width, so that the sum comes out right."""
+    """Return every bucket's mean at the same share of its width, so that the sum comes out right."""
     width = sum(n * (b - a) for a, b, n in cells)
     share = min(max((total - sum(n * a for a, _, n in cells)) / width, 0.0), 1.0)
     inside = share * (1 - share) / 3  # 1/12 of the width squared when filled evenly

@@ -21,7 +21,7 @@ _WHOLE = 1e15  # below it a float that is whole is written as an integer
 
 
 def escape(text: str) -> str:
-    """A label value: escaped, and cut where it is absurdly long, with a checksum so that two stay two."""
+    """Return a label value, escaped; an absurdly long one is cut, with a checksum that keeps it distinct."""
     if len(text) > MAX_LABEL_CHARS:
         text = f"{text[: MAX_LABEL_CHARS - 9]}~{crc32(text.encode(errors='replace')):08x}"
     return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
@@ -33,7 +33,7 @@ def label_text(labels: Mapping[str, str]) -> str:
 
 
 def plain(value: float) -> float:
-    """The number whose ``repr`` is the shortest text for it."""
+    """Return the number whose ``repr`` is the shortest text for it."""
     return int(value) if -_WHOLE < value < _WHOLE and value == int(value) else value
 
 
@@ -45,13 +45,13 @@ class SampleLines:
     values: list[float] = field(default_factory=list)
 
     def add(self, value: float | None, *row: str) -> None:
-        """One line."""
+        """Add one line."""
         if value is not None and isfinite(value):
             self.rows.append(row)
             self.values.append(plain(value))
 
     def fill(self, rows: Iterable[Row], values: Iterable[float | None]) -> None:
-        """One line a value that is known."""
+        """Add one line per known value."""
         for row, value in zip(rows, values, strict=True):
             if value is not None and isfinite(value):
                 self.rows.append(row)
@@ -76,13 +76,13 @@ class SeriesBlock:
         self._histograms: dict[str, tuple[Histogram, bytes]] = {}
 
     def render(self, lines: SampleLines) -> Iterator[tuple[str, bytes]]:
-        """Each family's lines. The text is kept while the rows are the same."""
+        """Return each family's lines. The text is kept while the rows are the same."""
         if lines.rows != self._rows:
             self._lay_out(lines.rows)
         return zip(self._families, (self._text % tuple(lines.values)).split(_CUT), strict=True)
 
     def histogram(self, name: str, histogram: Histogram) -> bytes:
-        """All lines of a histogram, kept while it is the same object."""
+        """Return all lines of a histogram, kept while it is the same object."""
         known = self._histograms.get(name)
         if known is None or known[0] is not histogram:
             known = self._histograms[name] = (histogram, _render_histogram(name, self._own, histogram))
@@ -98,18 +98,18 @@ class SeriesBlock:
 
 @lru_cache(maxsize=4096)
 def _named(row: Row) -> str:
-    """A line up to its value, with %s for the labels that all lines of a sheet share."""
+    """Return a line up to its value, with %s for the labels that all lines of a sheet share."""
     metric, more = BY_NAME[row[0]], label_text(dict(zip(BY_NAME[row[0]].labels, row[1:], strict=True)))
     return f"{metric.full_name}{{%s{',' if more else ''}{more.replace('%', '%%')}}}"
 
 
 def _literal(text: str) -> bytes:
-    """A text as a part of a format."""
+    """Return a text as a part of a format."""
     return text.encode(errors="replace").replace(b"%", b"%%")
 
 
 def _render_histogram(name: str, own: str, histogram: Histogram) -> bytes:
-    """Counts are written as they are, whole or not."""
+    """Write counts as they are, whole or not."""
     text, counts = _histogram(name, histogram.bounds), histogram.counts
     written: Iterable[float] = counts
     if not all(map(float.is_integer, counts)):
@@ -120,7 +120,7 @@ def _render_histogram(name: str, own: str, histogram: Histogram) -> bytes:
 
 @lru_cache(maxsize=512)
 def _histogram(name: str, bounds: tuple[float, ...]) -> bytes:
-    """The lines of a histogram, to be filled with every count, then sum and count; `_CUT` stands for the labels."""
+    """Return a histogram's lines, to be filled with every count, then sum and count; `_CUT` stands for the labels."""
     full = BY_NAME[name].full_name.encode()
     edges = [repr(float(bound)).encode() for bound in bounds] + [b"+Inf"]
     buckets = b"".join(b'%b_bucket{%b,le="%b"} %%d\n' % (full, _CUT, edge) for edge in edges)

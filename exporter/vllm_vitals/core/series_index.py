@@ -180,7 +180,7 @@ def _sort(exposition: Exposition, apart: Separation, unread: Unread) -> dict[Pla
             if row.field == "running":
                 here.running.add(model)
     for place in [place for place, here in found.items() if apart.is_stray(place, here.families.keys())]:
-        fault = Fault("duplicate", f"no label {', '.join(apart.labels)}: whose series it is cannot be told")
+        fault = Fault("duplicate", f"no label {', '.join(apart.labels)}: its engine is unknown")
         for ranks in found.pop(place).families.values():
             for members in ranks.values():
                 unread.refuse(members[0][0].family.name, fault, len(members))

@@ -57,7 +57,7 @@ class _End:
         return self.point + self.sign * way
 
     def moments(self, factor: float = 1.0) -> tuple[float, float]:
-        """Its parts of the mean and of the mean square."""
+        """Return the parts of the mean and of the mean square."""
         first = second = 0.0
         for weight, score in self.nodes:
             value = exp(min(self.at(score, factor), 200.0))
@@ -131,7 +131,7 @@ class Shape:
         return other[0], value, other[1]
 
     def spread(self) -> tuple[float, float, float]:
-        """Standard deviation / mean, (low, value, high) alike."""
+        """Return standard deviation / mean, (low, value, high) alike."""
         found = []
         for sign in (-1.0, 0.0, 1.0):
             low, high = exp(sign * self.lower.doubt), exp(sign * self.upper.doubt)
@@ -140,7 +140,7 @@ class Shape:
         return min(found), found[1], max(found)
 
     def share_below(self, x: float) -> float:
-        """Share of the observations below x."""
+        """Return the share of the observations below x."""
         low, high = -9.0, 9.0
         wanted = log(x) if x > 0 else -inf
         for _ in range(48):
@@ -150,7 +150,7 @@ class Shape:
 
 
 def shape_of(histogram: Histogram, cut: tuple[float, float] | None = None) -> Shape:
-    """The shape of a histogram that holds observations; ``cut`` is (cap, how many were cut there)."""
+    """Return the shape of a histogram that holds observations; ``cut`` is (cap, how many were cut there)."""
     count, mean = histogram.count, histogram.sum / histogram.count
     floor, ceiling, points, scores = _points(histogram, cut)
     if not points:
@@ -214,7 +214,7 @@ def _slopes(points: Sequence[float], scores: Sequence[float]) -> list[float]:
 
 
 def _give_nodes(lower: _End, upper: _End) -> None:
-    """Where the ends' moments are summed: (share of all observations, normal score), finer towards the extreme."""
+    """Choose where the ends' moments are summed: (share of all observations, normal score), finer at the extreme."""
     for end in (lower, upper):
         beyond = _rank(-end.score * end.sign)
         end.nodes = [
@@ -225,7 +225,7 @@ def _give_nodes(lower: _End, upper: _End) -> None:
 
 
 def _one_bucket(floor: float, ceiling: float, mean: float, count: float) -> Shape:
-    """All in one bucket: the mean is known, the spread only as what would leave the buckets beside it empty."""
+    """Shape observations in one bucket: the mean is known, the spread only as far as it leaves other buckets empty."""
     centre = log(max(mean, 1e-12))
     if floor < ceiling:
         centre = min(max(centre, floor + 1e-9 if floor > -inf else centre), ceiling - 1e-9)
@@ -246,7 +246,7 @@ def _noise(parts: Sequence[tuple[float, float]], shares: Sequence[float], count:
 
 
 def _settle_alone(shape: Shape, steep: float, mean: float, count: float) -> None:
-    """One point: both ends are equally steep, as the mean and the empty buckets beyond ask for together."""
+    """Fit one point: both ends are equally steep, as the mean and the empty buckets beyond require together."""
     below = _rank(shape.scores[0])
     above = 0.0 if shape.capped is not None else 1 - below
 

@@ -20,7 +20,7 @@ STALL_GAP_S = 1.0  # an inter-token gap that a reader of the stream notices
 
 
 def exceeds(events: float, completions: float, level: float, at_least: float) -> bool:
-    """Whether ``events`` per completion are at ``level`` beyond what chance would do to a calm engine.
+    """Return whether ``events`` per completion are at ``level`` beyond what chance would do to a calm engine.
 
     1.28 standard deviations of an overdispersed Poisson count (variance 1.5 x mean) are asked on top; without it a
     benign engine at 0.15 and 2-5 completions a minute raises some 150 false entries a day.
@@ -30,7 +30,7 @@ def exceeds(events: float, completions: float, level: float, at_least: float) ->
 
 
 def value(number: float | None, why: str) -> Reading:
-    """A reading of ``number``, or absent for ``why``."""
+    """Return a reading of ``number``, or absent for ``why``."""
     return absent(why) if number is None else Reading(number)
 
 
@@ -55,7 +55,7 @@ class Completions:
 
 
 def completions(window: Window, limits: Thresholds) -> Completions | None:
-    """Where R is taken, or None when not even the slow window holds ``min_completions``."""
+    """Return where R is taken, or None when not even the slow window holds ``min_completions``."""
     span = window.span_with(limits.min_completions, limits.fast_window, limits.slow_window, _COMPLETIONS)
     finished = None if span is None else span.increase("completions")
     if span is None or finished is None:
@@ -93,7 +93,7 @@ ENOUGH_FINISHES = 10.0
 
 
 def finishes(window: Window, slow: Span, limits: Thresholds) -> Finishes | None:
-    """Requests by outcome, where any ended otherwise than whole; None where none did, or fewer than 10 ended."""
+    """Return requests by outcome, where any ended otherwise than whole; None where none did, or fewer than 10 ended."""
     if not (slow.increase("errors") or slow.increase("aborts") or (slow.responses() or {}).get("repetition")):
         return None
     span = window.span_with(ENOUGH_FINISHES, limits.fast_window, limits.slow_window, _ended) or slow
@@ -104,12 +104,12 @@ def finishes(window: Window, slow: Span, limits: Thresholds) -> Finishes | None:
 
 
 def _ended(sample: EngineSample) -> float | None:
-    """Requests of every outcome since the server started."""
+    """Return requests of every outcome since the server started."""
     return None if sample.responses is None else sum(sample.responses.values())
 
 
 def _repeated(span: Span) -> float | None:
-    """Requests finished after two preemptions or more; the bucket le="1" holds those with none or one."""
+    """Return requests finished after two preemptions or more; the bucket le="1" holds those with none or one."""
     observed, few = span.observed("request_preemptions"), span.observed_at_most("request_preemptions", 1.0)
     return None if observed is None or few is None else observed[0] - few
 
@@ -129,7 +129,7 @@ class Gauges:
 
 
 def gauges(samples: Sequence[EngineSample]) -> Gauges:
-    """The means over these samples."""
+    """Return the means over these samples."""
     return Gauges(
         mean(sample.running for sample in samples),
         mean(sample.waiting for sample in samples),
@@ -138,13 +138,13 @@ def gauges(samples: Sequence[EngineSample]) -> Gauges:
 
 
 def mean(values: Iterable[float | None]) -> float | None:
-    """Mean of what is known, None where nothing is."""
+    """Return the mean of what is known, None where nothing is."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
 
 
 def useful_rate(span: Span) -> float | None:
-    """Generated plus computed prompt tokens a second. V1 counters leave recomputation out; V0's do not.
+    """Return generated plus computed prompt tokens a second. V1 counters leave recomputation out; V0's do not.
 
     Where vLLM does not split prompts by source (before 0.16) tokens found in the prefix cache are taken off.
     """
@@ -155,7 +155,7 @@ def useful_rate(span: Span) -> float | None:
 
 
 def computed_prompt_tokens(span: Span) -> float | None:
-    """Prompt tokens computed within the span (not found in a cache)."""
+    """Return prompt tokens computed within the span (not found in a cache)."""
     exact = span.increase("prompt_tokens_computed")
     if exact is not None:
         return exact
@@ -173,7 +173,7 @@ class Context:
 
 
 def resident_context(means: Gauges, capacity: float | None, finished: Span, *, trusted: bool = True) -> Context | None:
-    """Tokens that a running request holds: KV usage x capacity / running over the window.
+    """Return tokens that a running request holds: KV usage x capacity / running over the window.
 
     Where the capacity is unknown: mean prompt plus half the mean output of the requests that ``finished``. Not
     ``trusted``, the capacity contradicts other numbers of the page: what finished is the estimate, both are the range.
@@ -208,7 +208,7 @@ ASSUMED_BLOCK = 32.0  # tokens; between vLLM's 16 on GPUs and its 128 on CPUs
 def lost_share(
     sample: EngineSample, finished: Completions | None, context: float | None, block: float | None, limits: Thresholds
 ) -> LostShare:
-    """How much of its context a victim computes again.
+    """Return how much of its context a victim computes again.
 
     Without prefix caching 0.4 was measured in loops. With it a victim finds its blocks again unless others took them
     meanwhile: one that is evicted in mid-prefill loses one block, one that decodes loses about as much as an output is
@@ -239,7 +239,7 @@ def lost_share(
 def recompute_tax(
     preemption_rate: float | None, useful: float | None, context: Context | None, lost: LostShare
 ) -> Reading:
-    """Share of all computed tokens that is recomputation, as an estimate with bounds."""
+    """Return the share of all computed tokens that is recomputation, as an estimate with bounds."""
     if preemption_rate is None or useful is None:
         return absent("needs preemption and token counters")
     if preemption_rate == 0:
@@ -255,7 +255,7 @@ def recompute_tax(
 
 
 def largest_usage(samples: Sequence[EngineSample]) -> Reading:
-    """The largest KV usage seen: what an instant shows dips while victims free their blocks."""
+    """Return the largest KV usage seen: what an instant shows dips while victims free their blocks."""
     largest = max((sample.kv_usage for sample in samples if sample.kv_usage is not None), default=None)
     if largest is None and samples and "kv_cache_usage_ratio" in samples[-1].unusable:
         return invalid("the server's KV usage is not between 0 and 1")
@@ -272,7 +272,7 @@ def demand(means: Gauges) -> Reading:
 
 
 def full_windows(sample: EngineSample, settings: Mapping[str, str]) -> Reading:
-    """Requests at the full context length that fit the cache: capacity / max_model_len.
+    """Return requests at the full context length that fit the cache: capacity / max_model_len.
 
     vLLM 0.24 on says it itself, in a label of cache_config_info; max_model_len is in no metric.
     """
@@ -284,7 +284,7 @@ def full_windows(sample: EngineSample, settings: Mapping[str, str]) -> Reading:
 
 
 def setting(settings: Mapping[str, str], name: str) -> float | None:
-    """A numeric setting of the server, where it is known and a number."""
+    """Return a numeric setting of the server, where it is known and a number."""
     try:
         return float(settings[name])
     except (KeyError, ValueError):
@@ -303,7 +303,7 @@ def stall_gaps(span: Span) -> Reading:
 
 
 def truncated(span: Span, role: Role) -> Reading:
-    """Share of finished responses that ended by length. Client disconnects are in no counter of vLLM's."""
+    """Return the share of finished responses that ended by length. Client disconnects are in no counter of vLLM's."""
     if role in (Role.PREFILL, Role.POOLING):
         return absent(f"a {role} engine does not end responses")
     finished = span.responses()
@@ -316,7 +316,7 @@ def truncated(span: Span, role: Role) -> Reading:
 
 
 def acceptance(span: Span) -> float | None:
-    """Share of drafted tokens that the model accepted; None where it does not speculate."""
+    """Return the share of drafted tokens that the model accepted; None where it does not speculate."""
     new, old = span.last, span.first
     if not new.details or not old.details:
         return None
@@ -328,7 +328,7 @@ def acceptance(span: Span) -> float | None:
 
 
 def prefix_hit_ratio(span: Span) -> Reading:
-    """Share of looked-up tokens that the prefix cache held."""
+    """Return the share of looked-up tokens that the prefix cache held."""
     looked, found = span.increase("prefix_cache_queries"), span.increase("prefix_cache_hits")
     if looked is None or found is None:
         return absent("the server has no prefix-cache counters")
@@ -338,7 +338,7 @@ def prefix_hit_ratio(span: Span) -> Reading:
 
 
 def abandoned(span: Span) -> Reading:
-    """Requests a second that got a first token and left without finishing: an estimate, clamped at 0.
+    """Return requests a second that got a first token and left without finishing: an estimate, clamped at 0.
 
     First tokens - finishes - change in running, less the victims that wait to resume.
     """
@@ -370,7 +370,7 @@ def tails(span: Span, role: Role) -> dict[str, Reading]:
 
 
 def lengths(span: Span, role: Role) -> dict[str, Reading]:
-    """Why it happens: prompt and output lengths, their spread and their stragglers."""
+    """Return the workload's shape: prompt and output lengths, their spread and their stragglers."""
     outputs = span.histogram("request_output_tokens")
     length = quantile.mean(outputs)
     readings = {
@@ -399,7 +399,7 @@ def straggler_ratio(p99: Reading, mean: Reading) -> Reading:
 
 
 def infer_role(span: Span, limits: Thresholds) -> Role | None:
-    """What an engine does, from its finishes: prefill answers with one token, pooling with none.
+    """Return what an engine does, from its finishes: prefill answers with one token, pooling with none.
 
     Where the span holds too few finishes, from all since the server started; None where those are too few as well.
     """

@@ -34,16 +34,16 @@ class Case:
     settings: Mapping[str, str]
 
     def number(self, name: str) -> float | None:
-        """A reading's value."""
+        """Return a reading's value."""
         reading = self.readings.get(name)
         return None if reading is None else reading.value
 
     def setting(self, name: str) -> float | None:
-        """A numeric server setting, where known."""
+        """Return a numeric server setting, where known."""
         return setting(self.settings, name)
 
     def is_on(self, name: str) -> bool:
-        """Whether a switch of the server is known to be on."""
+        """Return whether a switch of the server is known to be on."""
         return self.settings.get(name, "").lower() in ("true", "1")
 
     @property
@@ -78,19 +78,19 @@ def concurrency_that_fits(case: Case) -> str:
 
 
 def more_slots(case: Case) -> str:
-    """A quarter more of max_num_seqs."""
+    """Return a quarter more of max_num_seqs."""
     seqs = case.setting("max_num_seqs")
     return "by 25 %" if seqs is None else f"from {seqs:.0f} to {floor(seqs * 1.25)}"
 
 
 def slots_are_full(case: Case) -> bool:
-    """Whether as many requests run as max_num_seqs allows."""
+    """Return whether as many requests run as max_num_seqs allows."""
     seqs, running = case.setting("max_num_seqs"), None if case.sample is None else case.sample.running
     return seqs is not None and running is not None and running >= 0.95 * seqs
 
 
 def why_slots_do_not_help(case: Case) -> str:
-    """Why a larger max_num_seqs would win nothing, or an empty text."""
+    """Return why a larger max_num_seqs would win nothing, or an empty text."""
     seqs, running = case.setting("max_num_seqs"), None if case.sample is None else case.sample.running
     if seqs is not None and running is not None and running < ROOM * seqs:
         return f"max_num_seqs {seqs:.0f} is not the limit: {running:.0f} run"

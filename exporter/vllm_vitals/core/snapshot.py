@@ -31,17 +31,17 @@ class Reading(NamedTuple):
 
 
 def absent(why: str) -> Reading:
-    """A number that cannot be known now, and the reason a person would want to read."""
+    """Return a number that cannot be known now, and the reason a person would want to read."""
     return Reading(None, status="absent", why=why)
 
 
 def invalid(why: str) -> Reading:
-    """A number that was there but cannot be true."""
+    """Return a number that was there but cannot be true."""
     return Reading(None, status="invalid", why=why)
 
 
 def checked(reading: Reading) -> Reading:
-    """The same, unless one of its numbers is none: everything after this may count and format without a thought.
+    """Return the same, unless one of its numbers is not finite: everything after this may count and format it.
 
     A bound may be infinite (above the last bucket), a value may not.
     """

@@ -69,7 +69,7 @@ class TargetEvaluator:
         self._time = _Timeline()
 
     def learn(self, settings: Mapping[str, str], version: str = "") -> None:
-        """Settings and version that the metrics do not hold (start-up log, /v1/models, /version, config)."""
+        """Take in settings and version that the metrics do not hold (start-up log, /v1/models, /version, config)."""
         self._learned.update(settings)
         self._version = version or self._version
 
@@ -79,7 +79,7 @@ class TargetEvaluator:
         self._own.tell(result)
 
     def expect(self, *, answered: bool = False, budget_from: float | None = None) -> None:
-        """What is known from before: that it has answered, or since when (epoch s) its model has no engine that does.
+        """Take in what is known from before: that it answered, or since when (epoch s) its model has no such engine.
 
         The budget for starting runs from ``budget_from`` where that is known, else from the first scrape.
         """
@@ -153,7 +153,7 @@ class TargetEvaluator:
         return self._snapshot(scrape, engines, up=False, reason=reason, detail=detail)
 
     def _starting(self, at: float) -> bool:
-        """Whether it has never answered and may still be loading: refused, no such name, no answer in time, or 503."""
+        """Return whether it never answered and may still be loading: refused, no such name, timeout, or 503."""
         if self._starts_at is None:
             self._starts_at = at
         if self._answered or not STARTING_REASONS.issuperset(self._failures):
@@ -219,7 +219,7 @@ class TargetEvaluator:
 
 
 def _of_engines(engines: list[EngineSnapshot]) -> list[Contradiction]:
-    """What was found of each engine; where there are several, with the engine's name before it."""
+    """Return what was found of each engine; where there are several, with the engine's name before it."""
     return [
         replace(found, text=f"engine {engine.key.engine}: {found.text}") if len(engines) > 1 else found
         for engine in engines

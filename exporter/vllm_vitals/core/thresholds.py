@@ -65,7 +65,7 @@ class Thresholds:
     starved_prefill_factor: float = 5.0
     # Mean inter-token latency over its usual at the same load, for degraded; 1.5 is beyond what a batch explains.
     degraded_latency_factor: float = 1.5
-    # ... for this long. Move up where a noisy neighbour for minutes is nobody's concern.
+    # ... for this long. Move up where a noisy neighbour for minutes is of no concern.
     degraded_hold: Seconds = 600.0
     # Share of finished requests that end in error beside good ones, for degraded.
     degraded_error_share: Share = 0.05
@@ -92,6 +92,6 @@ class Thresholds:
     baseline_windows: int = 30
 
     def at_interval(self, seconds: float) -> "Thresholds":
-        """These limits for a target that is scraped every ``seconds``: the fast window holds four scrapes at least."""
+        """Return these limits for a target that is scraped every ``seconds``: a window holds four scrapes at least."""
         fast = max(self.fast_window, 4 * seconds)
         return replace(self, fast_window=fast, slow_window=max(self.slow_window, fast))

@@ -15,7 +15,7 @@ _NAMES = {
     "recompute_tax_ratio": "work that is recomputed",
     "kv_cache_usage_max_ratio": "KV usage",
     "tpot_p99_p50_ratio": "TPOT p99 / p50",
-    "truncated_ratio": "share cut at a cap",
+    "truncated_ratio": "truncated at cap",
 }
 
 
@@ -46,8 +46,8 @@ def _unknowns(
                 yield f"the state: the server's {family} is {how}"
     if state in (State.IDLE, State.HEALTHY) and not (sample.running or sample.waiting or answers):
         yield (
-            "whether it is frozen: an engine that froze while its gauges read 0 looks idle; only a canary or the "
-            "gateway can tell"
+            "whether it is frozen: an engine that froze while its gauges read 0 reads idle; only a canary or the "
+            "gateway shows it"
         )
     if state is State.STALLED:
         yield "whether the gauges are fresh: they change only when the engine steps. If the gateway has no request in "\
@@ -56,7 +56,7 @@ def _unknowns(
     if crowded and (facts.prefill_factor or 0.0) >= limits.starved_prefill_factor and facts.latency_factor is None:
         yield (
             f"whether prefill starves decode: {facts.prefill_factor:.0f} prompt tokens are computed per generated one, "
-            "but how long a token usually takes here was not seen"
+            "but there is no baseline of inter-token latency yet"
         )
     if sample.recompute_counted and facts.preemptions:
         yield "useful tokens without recomputation: a V0 engine counts both together"

@@ -31,12 +31,12 @@ _LATE = {
 
 
 def increase(new: float | None, old: float | None) -> float | None:
-    """new - old, or None where either is absent or the counter fell."""
+    """Return new - old, or None where either is absent or the counter fell."""
     return None if new is None or old is None or new < old else new - old
 
 
 def _began_at_zero(old: EngineSample, new: EngineSample, late: Set[str]) -> EngineSample:
-    """The older sample, with zeros for the counters and histograms that ``new`` is the first to show.
+    """Return the older sample, with zeros for the counters and histograms that ``new`` is the first to show.
 
     One that the older sample had, but dropped as impossible, is not known to have been 0.
     """
@@ -67,11 +67,11 @@ class Span:
         return self.end - self.start
 
     def increase(self, counter: str) -> float | None:
-        """How far a counter of `EngineSample` rose, or None where it is absent."""
+        """Return how far a counter of `EngineSample` rose, or None where it is absent."""
         return increase(getattr(self.last, counter), getattr(self.first, counter))
 
     def rate(self, counter: str) -> float | None:
-        """The same a second."""
+        """Return the same a second."""
         risen = self.increase(counter)
         return None if risen is None or self.seconds <= 0 else risen / self.seconds
 
@@ -88,14 +88,14 @@ class Span:
         return None if new is None or old is None else delta(new, old)
 
     def observed(self, name: str) -> tuple[float, float] | None:
-        """How many observations of a family the span holds, and their sum."""
+        """Return how many observations of a family the span holds, and their sum."""
         new, old = self._both(name)
         if new is None or old is None or new.bounds != old.bounds or new.count < old.count:
             return None
         return new.count - old.count, new.sum - old.sum
 
     def observed_at_most(self, name: str, edge: float) -> float | None:
-        """How many of them are at most ``edge``, exact; None where that is no bucket's bound."""
+        """Return how many of them are at most ``edge``, exact; None where that is no bucket's bound."""
         new, old = self._both(name)
         if new is None or old is None or new.bounds != old.bounds or edge not in new.bounds:
             return None
@@ -103,7 +103,7 @@ class Span:
         return increase(new.counts[bucket], old.counts[bucket])
 
     def mean(self, name: str) -> float | None:
-        """Mean of a family's observations within the span, None where there are none."""
+        """Return the mean of a family's observations within the span, None where there are none."""
         observed = self.observed(name)
         return observed[1] / observed[0] if observed is not None and observed[0] > 0 else None
 
@@ -143,7 +143,7 @@ class Window:
         return new_life
 
     def _restarted(self, new: EngineSample, counters: dict[str, float]) -> bool:
-        """Whether counters began anew: another start time, or any of them is below what it was when last shown."""
+        """Return whether counters began anew: another start time, or any of them is below its last value."""
         if new.started_at is not None and self._started_at is not None and abs(new.started_at - self._started_at) > 1:
             return True
         return any(value < self._counters.get(name, 0.0) for name, value in counters.items())
@@ -165,7 +165,7 @@ class Window:
     def span_with(
         self, enough: float, shortest: float, longest: float, count: Callable[[EngineSample], float | None]
     ) -> Span | None:
-        """The shortest span from ``shortest`` to ``longest`` seconds in which ``count`` of a sample rose by enough."""
+        """Return the shortest span of ``shortest`` to ``longest`` seconds in which a sample's ``count`` rose enough."""
         if len(self._times) < 2:
             return None
         end, last = self._times[-1], self._samples[-1]
@@ -179,7 +179,7 @@ class Window:
         return None
 
     def working(self, longest: float) -> Span | None:
-        """The span before now in which every sample shows work, or None where the newest two do not."""
+        """Return the span before now in which every sample shows work, or None where the newest two do not."""
         times, samples = self._times, self._samples
         start = len(samples) - 1
         while start > 0 and times[-1] - times[start - 1] <= longest + self._step and samples[start - 1].work:
@@ -187,7 +187,7 @@ class Window:
         return Span(times[start], times[-1], samples[start], samples[-1]) if start < len(samples) - 1 else None
 
     def calm(self, longest: float) -> tuple[Span, list[EngineSample]] | None:
-        """The span before the newest preemptions, as far back as it holds none, and its samples."""
+        """Return the span before the newest preemptions, as far back as it holds none, and its samples."""
         samples, times = self._samples, self._times
         end = len(samples) - 1
         while end > 0 and increase(samples[end].preemptions, samples[end - 1].preemptions) != 0:
@@ -202,7 +202,7 @@ class Window:
         return Span(times[start], times[end], samples[start], samples[end]), samples[start : end + 1]
 
     def within(self, seconds: float) -> list[EngineSample]:
-        """Samples of the last ``seconds``, oldest first."""
+        """Return the samples of the last ``seconds``, oldest first."""
         if not self._times:
             return []
         return self._samples[bisect_right(self._times, self._times[-1] - seconds - 1e-9) :]

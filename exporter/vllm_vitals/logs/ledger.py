@@ -21,7 +21,7 @@ from vllm_vitals.logs.tally import Tally
 from vllm_vitals.logs.waiting import until, why_of
 
 OnTrouble = Callable[[str], None]
-"""Hears why what is counted is not stored, again and again while it is not; and "" once it is."""
+"""Called with the reason while counts are not stored, and with "" once they are."""
 
 LEASE_RETRY_S = 0.5
 DURABLE_WITHIN_S = 10.0

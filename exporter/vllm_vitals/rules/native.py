@@ -103,7 +103,7 @@ def _rate(fold: Fold, series: str, window: int) -> str:
 
 
 def _increase(fold: Fold, series: str, window: int) -> str:
-    """A rate times the length of its range (see `Fold.rate`)."""
+    """Return a rate times the length of its range (see `Fold.rate`)."""
     return f"{_rate(fold, series, window)} * {fold.span(window)}"
 
 

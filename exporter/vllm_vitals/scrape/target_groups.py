@@ -82,7 +82,7 @@ class _Yaml(yaml.SafeLoader):
         if self.nodes > MAX_NODES:
             raise yaml.YAMLError(f"more than {MAX_NODES} nodes: write it as JSON")
         if self.is_given_up():
-            raise yaml.YAMLError("nobody waits for it any more")
+            raise yaml.YAMLError("no caller waits for it any more")
         return super().compose_node(parent, index)
 
 

@@ -90,7 +90,7 @@ class Scheduler:
             self.pool.take(more)
             self._held += more
         else:
-            self.pool.give("nobody", 0, self._held - blocks)
+            self.pool.give("held", 0, self._held - blocks)
             self._held = blocks
         self.unsettled = True
 

@@ -46,8 +46,8 @@ def _unknowns(
                 yield f"the state: the server's {family} is {how}"
     if state in (State.IDLE, State.HEALTHY) and not (sample.running or sample.waiting or answers):
         yield (
-            "whether it is frozen: an engine that froze while its gauges read 0 reads idle; only a canary or the "
-            "gateway shows it"
+            "whether it is frozen: an engine that froze while its gauges read 0 looks idle; only a canary or the "
+            "gateway can tell"
         )
     if state is State.STALLED:
         yield "whether the gauges are fresh: they change only when the engine steps. If the gateway has no request in "\

@@ -145,6 +145,11 @@ class Engine:
         self.paused = False
         self.now = max(self.now, now)
 
+    def skip(self, until: float) -> None:
+        """Let time pass to `until` with nothing to do; who is still inside has waited that long."""
+        self.now = max(self.now, until)
+        self._last_output = self.now
+
     def hold(self, share: float) -> None:
         """Let this share of the KV blocks be held by nobody; the gauge learns of it with the next step."""
         self._scheduler.hold(int(share * self.settings.usable_blocks))

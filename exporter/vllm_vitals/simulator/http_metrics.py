@@ -36,14 +36,16 @@ class HttpMetrics:
         self._answers: dict[tuple[str, str, int], int] = {}
         self._durations: dict[tuple[str, str], Histogram] = {}
 
-    def count(self, handler: str, method: str, status: int, seconds: float = 0.0) -> None:
-        """Count one answer."""
+    def count(self, handler: str, method: str, status: int, seconds: float = 0.0, times: int = 1) -> None:
+        """Count one answer, or several that took as long."""
+        if not times:
+            return
         key = (handler, method, status // 100)
-        self._answers[key] = self._answers.get(key, 0) + 1
+        self._answers[key] = self._answers.get(key, 0) + times
         durations = self._durations.get(key[:2])
         if durations is None:
             durations = self._durations[key[:2]] = Histogram(_FINE)
-        durations.observe(seconds)
+        durations.observe(seconds, times)
 
     def render(self) -> str:
         """Return the families, nothing before the first answer."""

@@ -11,6 +11,7 @@ from heapq import heappop, heappush
 from math import inf
 from random import Random
 
+from vllm_vitals.simulator.coast import CalmStretches, Coast
 from vllm_vitals.simulator.engine import Engine
 from vllm_vitals.simulator.exposed_families import Dialect
 from vllm_vitals.simulator.exposition import Exposition
@@ -37,6 +38,8 @@ from vllm_vitals.simulator.workload import Arrivals, Load, Traffic
 _STRIDE_S = 0.05
 # How long the server is away between two plays of a scenario, in seconds.
 _LAP_BREAK_S = 2.0
+# How long those inside may take before a server coasts, in seconds.
+_DRAIN_S = 3600.0
 # A client whose connection is refused tries again after this, in seconds.
 _RETRY_S = 1.0
 
@@ -89,6 +92,8 @@ class World:
         self._lap_began = 0.0
         self._traffic: Arrivals = traffic or Traffic(scenario.settings, seed)
         self._routing = Random(seed + 1)  # noqa: S311 - a simulation
+        self._seed = seed
+        self._coasts: list[Coast] = []
         self._patience: list[tuple[float, int, Request]] = []
         self._outside = 0
         self._up_at = inf
@@ -124,6 +129,31 @@ class World:
             if due > until:
                 return
             self._happen(due)
+
+    def coast(self, until: float, known: CalmStretches, rate: float) -> None:
+        """Let time pass to `until` as a calm server's does at `rate` requests/s, shared by its engines.
+
+        Who is inside gets an answer first, within `_DRAIN_S`; the scenario's own clients and script stand still. Raises
+        `NotCalmError`, and ValueError where there is no whole number of stretches to `until`.
+        """
+        stretches = round((until - self.now) / known.stretch_s)
+        if stretches < 0 or abs(self.now + stretches * known.stretch_s - until) > 1e-6:
+            raise ValueError(f"{until - self.now:g} s are no whole number of stretches of {known.stretch_s:g} s")
+        while len(self._coasts) < len(self.engines):
+            self._coasts.append(Coast(known, self._seed + len(self._coasts)))
+        for engine in self.engines:
+            while engine.requests and engine.advance(self.now + _DRAIN_S):
+                pass
+            engine.skip(until)
+        for _ in range(stretches):
+            for engine, coast in zip(self.engines, self._coasts, strict=False):
+                answers = coast.grow(engine.stats, rate / len(self.engines))
+                self.http.count("/v1/chat/completions", "POST", 200, 1.0, answers)
+        self.now = until
+
+    def act(self, action: Action) -> None:
+        """Do now what a script would."""
+        self._act(action)
 
     def submit(self, prompt: int, output: int, max_tokens: int, handler: str = "/v1/completions") -> Request | None:
         """Send a request from outside, now; None when nothing listens.

@@ -245,6 +245,8 @@ SELF = (
     _gauge("scrape_duration_seconds", "How long the last scrape took.", (), TARGET_LABELS, no=_DAEMON),
     _counter("scrape_errors_total", "Failed scrapes by reason.", ("reason",), TARGET_LABELS, no=_DAEMON),
     _counter("invalid_samples_total", "Samples dropped because they cannot be true.", ("family",), TARGET_LABELS, no=_DAEMON),
+    _gauge("contradictions", "What the server's page says that cannot be true together, by check: findings now, 0 where there is none.",
+           ("check",), TARGET_LABELS, no=_DAEMON),
     _counter("canary_requests_total", "Canary requests by outcome: ok, timeout, error. Absent where none are sent.",
              ("outcome",), TARGET_LABELS, no=_CANARY),
     _gauge("canary_duration_seconds", "How long the last canary request took; its deadline where it timed out.",

@@ -93,7 +93,7 @@ def test_the_tax_and_its_bounds(moments: list[Moment]) -> None:
             assert reading.lower <= reading.value <= reading.upper  # type: ignore[operator]
             continue
         assert near(reading, naive.tax(fast, 0.4))
-        assert reading.lower == pytest.approx(naive.tax(fast, 0.2))
+        assert reading.lower == pytest.approx(naive.tax(fast, 0.16))
 
 
 def test_r_and_the_repeat_share_over_the_shortest_window_with_twenty_finishes(moments: list[Moment]) -> None:

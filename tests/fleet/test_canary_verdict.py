@@ -44,7 +44,7 @@ def test_with_a_canary_the_frozen_engine_is_called_stalled_and_let_go_when_it_th
     assert all(state is State.STALLED for t, state in seen.items() if 57 <= t <= THAWED)
     assert all(state in (State.HEALTHY, State.IDLE, State.UNKNOWN) for t, state in seen.items() if t < 55 or t > 89)
     at_70 = next(poll for t, poll in polls if t > 70).engines[0]
-    assert at_70.evidence[0].text == "a canary sent 26 s ago has no answer, and nothing moved since"
+    assert at_70.evidence[0].text == "canary: no answer for 26 s, and nothing moved since it was sent"
     assert polls[-1][1].canaries == {"ok": 4, "timeout": 3, "error": 0}
 
 

@@ -90,7 +90,7 @@ def test_a_frozen_server_is_found_by_its_canary_and_recorded(tmp_path: Path) -> 
 
     async def story() -> None:
         more = {
-            "canary": {"interval": "1s", "deadline": "300ms"},
+            "canary": {"interval": "1s", "deadline": "300ms", "first": True},
             "flight_recorder": {"directory": str(tmp_path), "after": "500ms"},
             "thresholds": {"min_span": "200ms"},
         }
@@ -142,7 +142,7 @@ def test_a_server_that_does_another_task_is_asked_for_that_and_a_sleeping_one_no
 
     async def story() -> None:
         async with serving(server(awake, "awake")) as one, serving(server(asleep, "asleep")) as two:  # type: ignore[arg-type]
-            more = {"canary": {"interval": "50ms", "deadline": "50ms"}}
+            more = {"canary": {"interval": "50ms", "deadline": "50ms", "first": True}}
             async with running(lambda: configured(one, two, **more)) as daemon:
 
                 async def answered() -> bool:

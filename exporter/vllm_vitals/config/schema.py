@@ -70,6 +70,7 @@ class CanaryConfig(Strict):
     deadline: Annotated[Duration, AfterValidator(_within_interval)] = 20.0
     task: Literal["auto", "completions", "chat", "embeddings"] = "auto"
     model: Text = ""
+    first: bool = False  # also before the server has finished a request of its own
 
 
 class Watched(Strict):

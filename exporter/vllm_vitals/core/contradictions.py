@@ -24,6 +24,9 @@ CHECKS: Mapping[str, str] = {
     "running_limit": "running requests against max_num_seqs",
 }
 
+# Those after which nothing is said of any engine.
+WITHHOLDING = frozenset({"several_servers", "http_without_engine"})
+
 # A capacity is doubted where requests hold less than half of what finished ones had, or more than three times that.
 LEAST_HELD, MOST_HELD = 0.5, 3.0
 LEAST_USAGE = 0.05  # below it a few blocks of rounding decide
@@ -52,17 +55,12 @@ def _caching(view: WindowView) -> str:
     )
 
 
-def _logged(view: WindowView) -> float | None:
-    """Return the capacity that the server's log or the config says, in tokens of one engine."""
-    return signals.setting(view.settings, "kv_cache_size_tokens")
-
-
 def _capacity(view: WindowView) -> str:
     """Compare what running requests hold by usage x capacity with the lengths of those that finished, or the log.
 
     Shared prefixes let requests hold less than their lengths: what the cache was hit for is taken off.
     """
-    labelled, logged = view.sample.kv_capacity_tokens, _logged(view)
+    labelled, logged = view.sample.kv_capacity_tokens, view.logged_capacity
     if not labelled:
         return ""
     if logged:
@@ -118,7 +116,7 @@ def _trust_lookups(view: WindowView) -> WindowView:
 
 
 def _doubt_capacity(view: WindowView) -> WindowView:
-    if logged := _logged(view):
+    if logged := view.logged_capacity:
         return replace(view, sample=replace(view.sample, kv_capacity_tokens=logged))
     return replace(view, capacity_trusted=False)
 

@@ -31,6 +31,7 @@ class WindowView:
     finished: Completions | None
     paced: Span | None
     role: Role
+    logged_capacity: float | None = None  # tokens of one engine, by the server's log or the config
     capacity_trusted: bool = True
 
     @property
@@ -53,6 +54,7 @@ def view_at(
     window: Window,
     limits: Thresholds,
     role: Role | None = None,
+    logged_capacity: float | None = None,
 ) -> WindowView | None:
     """Look at the windows at ``at``, or None while the window is too short to say anything. ``role`` None: inferred."""
     fast, slow = window.span(limits.fast_window), window.span(limits.slow_window)
@@ -72,6 +74,7 @@ def view_at(
         finished=finished,
         paced=finished.span if finished else window.working(limits.slow_window),
         role=role or signals.infer_role(slow, limits) or Role.SERVE,
+        logged_capacity=logged_capacity,
     )
 
 

@@ -168,7 +168,7 @@ class EngineEvaluator:
         self, at: float, sample: EngineSample, settings: Mapping[str, str], server: ServerView, held: KvHeld | None
     ) -> Derived | None:
         """Return readings and facts, or None while the window is too short to say anything."""
-        seen = derive.view_at(at, sample, settings, self._window, self._limits, self._role)
+        seen = derive.view_at(at, sample, settings, self._window, self._limits, self._role, server.logged_capacity)
         if seen is None:
             return None
         view, found = contradictions.examine(seen)

@@ -5,6 +5,7 @@ HELP and TYPE in the catalogue's order, as text 0.0.4 or OpenMetrics. Invariant:
 is always finite, and two engines never share a label set.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from math import isfinite
@@ -13,6 +14,7 @@ from typing import Literal
 
 from vllm_vitals import catalog
 from vllm_vitals.catalog import BY_NAME, METRICS, Kind, Metric
+from vllm_vitals.core.contradictions import CHECKS
 from vllm_vitals.core.lora import Lora
 from vllm_vitals.core.sample import EngineSample
 from vllm_vitals.core.series_block import Row, SampleLines, SeriesBlock, label_text, plain
@@ -61,6 +63,7 @@ _SAMPLE_ROWS, _sample_values = tuple((name,) for name in _FROM_SAMPLE), attrgett
 _PLAIN_ROWS = tuple((name,) for name in _PLAIN)
 _TAX_ROWS = (("recompute_tax_lower_ratio",), ("recompute_tax_upper_ratio",))
 _STATE_ROWS, _STATE_SECONDS_ROWS = _each("state", State), _each("state_seconds_total", State)
+_CHECK_ROWS = _each("contradictions", CHECKS)
 _ERROR_ROWS = _each("scrape_errors_total", SCRAPE_ERRORS)
 _STATES: Mapping[State, tuple[float, ...]] = {now: tuple(int(state is now) for state in State) for now in State}
 # (name of a reading, the rows of its value and bounds)
@@ -130,6 +133,9 @@ class TargetRenderer:
             add(round(snapshot.last_scrape_at + skew, 3), "last_scrape_timestamp_seconds")
         add(round(snapshot.duration_s, 6), "scrape_duration_seconds")
         lines.put(_ERROR_ROWS, [snapshot.errors.get(reason, 0) for reason in SCRAPE_ERRORS])
+        if snapshot.up:
+            found = Counter(contradiction.check for contradiction in snapshot.contradictions)
+            lines.put(_CHECK_ROWS, [found[check] for check in CHECKS])
         for outcome, count in snapshot.canaries.items():
             add(count, "canary_requests_total", outcome)
         if snapshot.canary is not None:

@@ -18,13 +18,17 @@ MAX_UNREAD = 8  # families named one by one
 
 @dataclass(frozen=True, slots=True)
 class ServerView:
-    """``withheld``: why no verdict on any engine can be given now, "" where it can."""
+    """``withheld``: why no verdict on any engine can be given now, "" where it can.
+
+    ``logged_capacity``: KV cache of one engine in tokens, by the server's log or the config.
+    """
 
     canary: CanaryVerdict = NO_CANARY
     pause: Pause = NO_PAUSE
     answers: Answers = NO_ANSWERS
     withheld: str = ""
     found: tuple[Contradiction, ...] = ()
+    logged_capacity: float | None = None
 
 
 NO_SERVER_VIEW = ServerView()

@@ -17,6 +17,7 @@ from vllm_vitals.core.own_requests import OwnRequests
 from vllm_vitals.core.sample import TargetSample
 from vllm_vitals.core.series_index import MAX_ENGINES
 from vllm_vitals.core.server_view import ServerView, ServerWatch
+from vllm_vitals.core.signals import setting
 from vllm_vitals.core.snapshot import (
     DOWN_REASONS,
     OUR_REASONS,
@@ -120,6 +121,8 @@ class TargetEvaluator:
         settings = {**sample.settings, **self._learned}
         self._forget_absent(sample)
         server = self._server.feed(scrape.at, sample, self._limits)
+        if logged := setting(self._learned, "kv_cache_size_tokens"):
+            server = replace(server, logged_capacity=logged)
         counted = self._own.without(scrape.at - scrape.duration_s, sample)
         engines = []
         for identity in [*sample.engines, *(i for i in self._judges if i not in sample.engines)]:

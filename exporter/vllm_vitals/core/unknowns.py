@@ -69,6 +69,8 @@ def _unknowns(
         return  # what it would be like if it worked does not matter now
     for name, words in _NAMES.items():
         asked = facts.preemptions != 0 or name not in _ABOUT_PREEMPTION
+        if name == "truncated_ratio" and not facts.decodes:
+            continue  # it has none
         if asked and name in readings and readings[name].value is None:
             yield f"{words}: {readings[name].why}"
     if sample.responses is not None and not sample.aborts:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 
+from vllm_vitals.core.contradictions import WITHHOLDING
 from vllm_vitals.core.snapshot import EngineKey, EngineSnapshot, Scrape, TargetSnapshot
 from vllm_vitals.core.states import State
 from vllm_vitals.core.target_evaluator import TargetEvaluator
@@ -85,7 +86,8 @@ class WorstMoment:
 def _badness(poll: TargetSnapshot) -> tuple[bool, int, int]:
     """Smallest is worst: as `check`'s exit code has it, then as the states are ordered."""
     states = [engine.state for engine in poll.engines] or [State.UNKNOWN]
-    withheld = bool(poll.contradictions)  # a verdict that cannot be given is worse than a good one
+    # a verdict that cannot be given is worse than a good one
+    withheld = any(found.check in WITHHOLDING for found in poll.contradictions)
     return min(
         (state is State.UNKNOWN and not withheld, SEVERITIES.index(state.severity), state.rank) for state in states
     )

@@ -10,19 +10,24 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import orjson
+
 from vllm_vitals.core.snapshot import Canary, Role, TargetSnapshot
 from vllm_vitals.core.states import State
 from vllm_vitals.scrape.target import CanaryPlan, Target
 
 Task = Literal["completions", "chat", "embeddings"]
-# Asks a path beside /metrics; the status. Raises TimeoutError at the deadline (s), CanaryError where no answer came.
-Post = Callable[[Target, str, Mapping[str, Any], float], Awaitable[int]]
+# Asks a path beside /metrics; status and body. Raises TimeoutError at the deadline (s), CanaryError where none came.
+Post = Callable[[Target, str, Mapping[str, Any], float], Awaitable[tuple[int, bytes]]]
+# Ordinary words: what a server is asked to hold and to continue should look like anybody's request.
+PROMPT = "This is a short check that the server still answers; please reply with a single word:"
 
 _PATHS: Mapping[Task, str] = {
     "completions": "v1/completions",
     "chat": "v1/chat/completions",
     "embeddings": "v1/embeddings",
 }
+MAX_TOKENS = 10_000  # more than any server makes of the prompt
 _NOT_THIS_TASK = frozenset({400, 404, 405, 422, 501})  # vLLM's ways to say that a model does not do that
 
 
@@ -41,11 +46,11 @@ class Asked:
 def payload(task: Task, model: str) -> dict[str, Any]:
     """Return the smallest request of a task: one short input, one token out."""
     if task == "embeddings":
-        return {"model": model, "input": "1"}
+        return {"model": model, "input": PROMPT}
     one_token = {"model": model, "max_tokens": 1, "temperature": 0}
     if task == "chat":
-        return {**one_token, "messages": [{"role": "user", "content": "1"}]}
-    return {**one_token, "prompt": "1"}
+        return {**one_token, "messages": [{"role": "user", "content": PROMPT}]}
+    return {**one_token, "prompt": PROMPT}
 
 
 def first_task(plan: CanaryPlan, role: Role | None) -> Task:
@@ -66,6 +71,9 @@ def model_of(plan: CanaryPlan, snapshot: TargetSnapshot | None) -> str | None:
     """Return the model to request; None where no request should be sent now."""
     if snapshot is None or not snapshot.up or any(engine.state is State.ASLEEP for engine in snapshot.engines):
         return None
+    served = any(engine.sample is not None and engine.sample.completions for engine in snapshot.engines)
+    if not served and not plan.first:
+        return None
     return plan.model or next((e.key.model_name for e in snapshot.engines if e.key.model_name), None)
 
 
@@ -73,7 +81,7 @@ async def ask(target: Target, plan: CanaryPlan, task: Task, model: str, post: Po
     """Send one canary and wait for its end."""
     sent_at = now()
     try:
-        status = await post(target, _PATHS[task], payload(task, model), plan.deadline)
+        status, body = await post(target, _PATHS[task], payload(task, model), plan.deadline)
     except TimeoutError:
         why = f"no answer from /{_PATHS[task]} within {plan.deadline:g} s"
         return Asked(Canary(sent_at, plan.deadline, "timeout", why), task)
@@ -81,9 +89,22 @@ async def ask(target: Target, plan: CanaryPlan, task: Task, model: str, post: Po
         return Asked(Canary(sent_at, now() - sent_at, "error", str(error)), task)
     took = now() - sent_at
     if status == 200:
-        return Asked(Canary(sent_at, took, "ok"), task)
+        return Asked(Canary(sent_at, took, "ok", "", *_size(body)), task)
     then = other_task(plan, task) if status in _NOT_THIS_TASK else task
     return Asked(Canary(sent_at, took, "error", f"HTTP {status} from /{_PATHS[task]}"), then)
+
+
+def _size(body: bytes) -> tuple[float | None, float | None]:
+    """Prompt and output tokens by the answer's ``usage``; None where it does not say."""
+    try:
+        usage = orjson.loads(body)["usage"]
+        prompt, output = usage.get("prompt_tokens"), usage.get("completion_tokens", 0)
+    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+        return None, None
+    known = (
+        isinstance(prompt, int) and isinstance(output, int) and 0 <= prompt < MAX_TOKENS and 0 <= output < MAX_TOKENS
+    )
+    return (float(prompt), float(output)) if known else (None, None)
 
 
 async def run(

@@ -90,8 +90,8 @@ class Fetcher:
         settings = {"max_model_len": str(length)} if isinstance(length, int) else {}
         return settings, said[:64] if isinstance(said, str) else ""
 
-    async def post(self, target: Target, path: str, payload: Mapping[str, Any], deadline: float) -> int:
-        """Send JSON to ``path`` beside /metrics and read the whole answer; its status.
+    async def post(self, target: Target, path: str, payload: Mapping[str, Any], deadline: float) -> tuple[int, bytes]:
+        """Send JSON to ``path`` beside /metrics and read the whole answer; its status and body.
 
         Raises TimeoutError at the deadline (s), `CanaryError` where no answer came. Redirects are not followed.
         """
@@ -109,8 +109,9 @@ class Fetcher:
                     allow_redirects=False,
                 ) as response,
             ):
-                await self._read(response, bytearray())
-                return response.status
+                body = bytearray()
+                await self._read(response, body)
+                return response.status, bytes(body)
         except FetchError as error:
             raise CanaryError(error.detail) from None
         except TimeoutError:

@@ -37,12 +37,17 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class CanaryPlan:
-    """How often a tiny request is sent (s), how long it may take (s), and what it asks of which model."""
+    """How often a tiny request is sent (s), how long it may take (s), and what it asks of which model.
+
+    ``first``: also before the server has finished a request of its own. A one-token first request killed a real CPU
+    server, twice of two; so it is left to users who ask for it.
+    """
 
     interval: float = 60.0
     deadline: float = 20.0
     task: str = "auto"
     model: str = ""
+    first: bool = False
 
 
 @dataclass(frozen=True, slots=True)

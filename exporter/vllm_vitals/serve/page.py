@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from urllib.parse import urlencode
 
-from vllm_vitals.core.snapshot import Advice, EngineKey, EngineSnapshot, TargetSnapshot
+from vllm_vitals.core.snapshot import Advice, Contradiction, EngineKey, EngineSnapshot, TargetSnapshot
 from vllm_vitals.core.states import State
 from vllm_vitals.serve import views
 
@@ -61,6 +61,7 @@ class Row:
     since: str
     age: str
     stale: bool
+    doubts: Sequence[str]
     evidence: Sequence[str]
     now: Sequence[Advice]
     restart: Sequence[Advice]
@@ -168,6 +169,7 @@ def _drawn(
         since=views.duration(now - engine.since) if engine.since else "",
         age=views.duration(now - engine.at) if engine.at is not None else "never",
         stale=not target.up,
+        doubts=[found.text for found in (*_of_server(target), *engine.contradictions)],
         evidence=[
             *(item.text for item in engine.evidence),
             *(text for model in dict.fromkeys((key.model_name, "")) for text in logged.get(model, ())),
@@ -182,6 +184,12 @@ def _drawn(
         server=server,
         problem=target.detail if target.up else f"{target.reason}: {target.detail}",
     )
+
+
+def _of_server(target: TargetSnapshot) -> list[Contradiction]:
+    """Return what contradicts itself on the page as a whole, not in one engine of it."""
+    of_engines = {found.check for engine in target.engines for found in engine.contradictions}
+    return [found for found in target.contradictions if found.check not in of_engines]
 
 
 def vitals(engine: EngineSnapshot) -> list[Vital]:

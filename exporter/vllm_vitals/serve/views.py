@@ -85,6 +85,7 @@ def engine(snapshot: EngineSnapshot, now: float, skew: float = 0.0) -> dict[str,
             for a in snapshot.advice
         ],
         "unknown": list(snapshot.unknown),
+        "contradictions": [{"check": c.check, "text": c.text} for c in snapshot.contradictions],
         "absent": {name: r.why for name, r in sorted(snapshot.readings.items()) if r.value is None},
         "values": {**sample_values(snapshot.sample), **reading_values(snapshot.readings, sorted(snapshot.readings))},
         "death_spirals_total": snapshot.death_spirals,
@@ -104,6 +105,7 @@ def target(snapshot: TargetSnapshot, now: float, skew: float = 0.0) -> dict[str,
         "version": snapshot.version,
         "dialect": snapshot.dialect,
         "settings": dict(snapshot.settings),
+        "contradictions": [{"check": c.check, "text": c.text} for c in snapshot.contradictions],
         "engines": [engine(item, now, skew) for item in snapshot.engines],
     }
 

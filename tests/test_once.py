@@ -10,7 +10,8 @@ PACKAGE = Path(__file__).parent.parent / "exporter" / "vllm_vitals"
 VALUES, OBJECTIVES, OPTIONS = "config/values.py", "config/objectives.py", "cli/options.py"
 # What may be defined under these names, and where.
 HOME = {
-    **dict.fromkeys(("Strict", "Share", "Size", "Positive", "LabelName", "Pattern", "TargetAddress"), (VALUES,)),
+    "Share": (VALUES, "core/thresholds.py"),  # there it marks what a number is, and checks nothing
+    **dict.fromkeys(("Strict", "Size", "Positive", "LabelName", "Pattern", "TargetAddress"), (VALUES,)),
     **dict.fromkeys(("parse_duration", "duration_text", "parse_size", "parse_listen"), (VALUES,)),
     **dict.fromkeys(("Slo", "OutputLength", "Indicator"), (OBJECTIVES,)),
     "Duration": (VALUES, OPTIONS),  # the type of a key, and that of an option, which reads it with the same function

@@ -12,9 +12,9 @@ from pydantic import Field, create_model
 from vllm_vitals.config.values import Duration, Positive, Share, Strict
 from vllm_vitals.core import thresholds
 
-Failures = Annotated[int, Field(ge=1, le=100, strict=True)]
+Count = Annotated[int, Field(ge=1, le=10_000, strict=True)]
 _HINTS = get_type_hints(thresholds.Thresholds, include_extras=True)
-_TYPES: dict[object, object] = {thresholds.Seconds: Duration, thresholds.Share: Share, int: Failures}
+_TYPES: dict[object, object] = {thresholds.Seconds: Duration, thresholds.Share: Share, int: Count}
 TIMES = frozenset(name for name, hint in _HINTS.items() if hint == thresholds.Seconds)
 SHARES = frozenset(name for name, hint in _HINTS.items() if hint == thresholds.Share)
 

@@ -13,24 +13,12 @@ from random import Random
 
 from vllm_vitals.simulator.coast import CalmStretches, Coast
 from vllm_vitals.simulator.engine import Engine
+from vllm_vitals.simulator.engine_actions import act_on
 from vllm_vitals.simulator.exposed_families import Dialect
 from vllm_vitals.simulator.exposition import Exposition
 from vllm_vitals.simulator.http_metrics import HttpMetrics
 from vllm_vitals.simulator.request import FinishReason, Request
-from vllm_vitals.simulator.scenario import (
-    Accept,
-    Action,
-    Freeze,
-    HangUp,
-    HoldKv,
-    LeakKv,
-    Pause,
-    Restart,
-    Resume,
-    Scenario,
-    Sleep,
-    Slow,
-)
+from vllm_vitals.simulator.scenario import Action, HangUp, Pause, Restart, Resume, Scenario
 from vllm_vitals.simulator.settings import ServerSettings
 from vllm_vitals.simulator.workload import Arrivals, Load, Traffic
 
@@ -276,36 +264,17 @@ class World:
                 self._traffic.switch(action, self.now)
             case Restart():
                 self._stop(action)
-            case Sleep():
-                for engine in self.engines:
-                    engine.stats.sleep_level = action.level
-            case Freeze():
-                for engine in self.engines:
-                    engine.freeze()
             case Pause():
                 self.pause()
             case Resume():
                 self.resume()
-            case Slow():
-                for rank, engine in enumerate(self.engines):
-                    if action.rank in (None, rank):
-                        engine.slow(action.factor)
-            case HoldKv() | LeakKv() | Accept():
-                for engine in self.engines:
-                    self._act_on(engine, action)
             case HangUp():
                 self._traffic.switch(Load(), self.now)
                 for request in [request for engine in self.engines for request in engine.requests]:
                     self.drop(request)
-
-    def _act_on(self, engine: Engine, action: HoldKv | LeakKv | Accept) -> None:
-        match action:
-            case HoldKv():
-                engine.hold(action.share)
-            case LeakKv():
-                engine.leak(action.blocks)
-            case Accept():
-                engine.accept(action.chance)
+            case _:
+                for rank, engine in enumerate(self.engines):
+                    act_on(engine, rank, action)
 
     def _write_next_lap(self) -> None:
         """Play the script once more, from a fresh process."""

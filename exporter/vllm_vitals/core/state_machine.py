@@ -174,7 +174,7 @@ def _evicting(f: Facts, r_level: float, repeat_level: float, limits: Thresholds)
 
 
 def thrashing(f: Facts, limits: Thresholds) -> Verdict:
-    """Evictions feed on themselves: R or repeats are high and the queue does not drain."""
+    """Preemption/recompute loop: R or the repeat share is high and the queue does not drain."""
     queue = all_of(_at_least(f.mean_waiting, 1.0), None if f.draining is None else not f.draining)
     return all_of(
         _evicting(f, limits.thrash_preemptions_per_completion, limits.thrash_repeat_ratio, limits),
@@ -195,7 +195,7 @@ def still_thrashing(f: Facts, limits: Thresholds) -> Verdict:
 
 
 def redoing(f: Facts, limits: Thresholds) -> Verdict:
-    """Thrashing in which the server redoes about as much as it does."""
+    """Thrashing in which the server recomputes about as much as it computes."""
     c = f.completions
     enough = c is not None and c.preemptions is not None and exceeds(
         c.preemptions, c.completions, limits.spiral_preemptions_per_completion, limits.min_preemptions

@@ -108,7 +108,7 @@ SPECS: Mapping[State, StateSpec] = {
     State.DEATH_SPIRAL: StateSpec(
         "critical",
         "death spiral",
-        "It preempts and requeues, and redoes about as much as it does.",
+        "Preemption loop: it recomputes about as much as it computes.",
         "#C4162A",
         "users",
         "act",
@@ -118,7 +118,7 @@ SPECS: Mapping[State, StateSpec] = {
     State.THRASHING: StateSpec(
         "warning",
         "thrashing",
-        "Evictions feed on themselves and the queue does not drain.",
+        "Preemption/recompute loop, and the queue does not drain.",
         "#FA6400",
         "work",
         "watch",
@@ -134,7 +134,13 @@ SPECS: Mapping[State, StateSpec] = {
         proof="Something answers, but its metrics do not (5xx, 401, timeout, half a body), three scrapes in a row.",
     ),
     State.STARVED: StateSpec(
-        "warning", "starved", "Long prefills hold up everyone's next token.", "#B8860B", "work", "watch", trouble=True
+        "warning",
+        "starved",
+        "Long prefills delay the next token of running requests.",
+        "#B8860B",
+        "work",
+        "watch",
+        trouble=True,
     ),
     State.DEGRADED: StateSpec(
         "warning",
@@ -158,7 +164,7 @@ SPECS: Mapping[State, StateSpec] = {
     State.PREEMPTING: StateSpec(
         "warning",
         "preempting",
-        "It evicts requests; that this feeds on itself is not proven.",
+        "It preempts requests; a loop is not proven.",
         "#F2CC0C",
         trouble=True,
     ),
@@ -176,7 +182,7 @@ SPECS: Mapping[State, StateSpec] = {
     State.UNKNOWN: StateSpec(
         "unknown",
         "unknown",
-        "Not enough is known yet to judge.",
+        "Not enough samples or metrics to judge.",
         "#B4B7BD",
         proof="Not enough samples yet, or the gauges that a verdict needs are absent.",
     ),

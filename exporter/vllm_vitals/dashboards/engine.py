@@ -50,9 +50,8 @@ def _signs(site: Site) -> tuple[Panel, ...]:
     return (
         panels.stat(
             "1 · R, preemptions per finish",
-            f"Evictions per finished request, over the shortest window with {_finishes(site)} finishes. Yellow: "
-            "evictions feed on themselves. Red, with a high recompute tax: a death spiral. Absent while too little "
-            "has finished to judge.",
+            " finishes. Yellow: a preemption/recompute loop. Red, with a high recompute tax: a death spiral. Absent "
+            "while too little has finished to judge.",
             [Query(f"max({gauge('preemptions_per_completion')})", instant=True)],
             "none",
             "too few finishes",

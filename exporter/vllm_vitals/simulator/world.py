@@ -126,7 +126,7 @@ class World:
         """
         stretches = round((until - self.now) / known.stretch_s)
         if stretches < 0 or abs(self.now + stretches * known.stretch_s - until) > 1e-6:
-            raise ValueError(f"{until - self.now:g} s are no whole number of stretches of {known.stretch_s:g} s")
+            raise ValueError(f"{until - self.now:g} s are no whole number of intervals of {known.stretch_s:g} s")
         while len(self._coasts) < len(self.engines):
             self._coasts.append(Coast(known, self._seed + len(self._coasts)))
         for engine in self.engines:

@@ -23,7 +23,7 @@ from vllm_vitals.simulator.steptime import StepTime
 GOOD, FAIR = 0.15, 0.40  # median miss of the fit
 HALF = 0.5  # a miss from which no fit is called good
 WILD = 1.0  # a miss from which a measure is not reproduced at all
-LOOP = 1.0  # preemptions a finished request from which the server redoes about as much as it does
+LOOP = 1.0  # preemptions a finished request from which the server recomputes about as much as it computes
 
 
 @dataclass(frozen=True, slots=True)

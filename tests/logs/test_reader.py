@@ -217,6 +217,25 @@ def test_a_fault_in_one_source_does_not_stop_the_reader(tmp_path: Path, monkeypa
     assert [one["why"] for one in said if one["event"] == "log_source_failed"] == ["a fault of ours"]
 
 
+def test_a_source_in_which_nothing_is_understood_is_said_once(tmp_path: Path) -> None:
+    (tmp_path / "strange.log").write_text("once upon a time\n" * 200)
+    (tmp_path / "a.log").write_bytes(b"a preface\n" * 200 + response(0))
+    sources = [{"name": name, "paths": [str(tmp_path / f"{name}.log")]} for name in ("strange", "a")]
+    reader = LogReader(LogsConfig.model_validate({"sources": sources, "limits": FAST}))
+    reader._doubt_s = 0.01
+
+    def doubted() -> list[Any]:
+        return [one for one in said if one["event"] == "log_source_not_understood"]
+
+    async def scene() -> None:
+        await until(lambda: bool(doubted()) and served(reader) == 1)
+        await asyncio.sleep(0.1)
+
+    with capture_logs() as said:
+        running(reader, scene)
+    assert [(one["source"], one["results"]["text"] >= 100) for one in doubted()] == [("strange", True)]
+
+
 def test_stdin_is_read_to_its_end(tmp_path: Path) -> None:
     read_end, write_end = os.pipe()
     reader = LogReader(config(tmp_path, paths=[], stdin=True), stdin=read_end)
@@ -243,7 +262,7 @@ def test_a_source_that_config_no_longer_has_is_forgotten(tmp_path: Path) -> None
         ({"mapping": "mine"}, "unknown mapping 'mine'"),
         ({"timezone": "Mars/Olympus"}, "is no time zone"),
         ({"nmae": "x"}, "Extra inputs"),
-        ({"name": "a b"}, "String should match"),
+        ({"name": "a b"}, "expected up to 64 letters"),
     ],
 )
 def test_a_wrong_source_is_refused(tmp_path: Path, change: dict[str, Any], problem: str) -> None:

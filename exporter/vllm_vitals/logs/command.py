@@ -25,13 +25,12 @@ from vllm_vitals.config.errors import ConfigError
 from vllm_vitals.logs.aggregate import LogAggregator, SourceInfo
 from vllm_vitals.logs.config import load_schemas
 from vllm_vitals.logs.decode import LineDecoder
-from vllm_vitals.logs.events import RESULTS, Decoded
+from vllm_vitals.logs.events import NOT_UNDERSTOOD, RESULTS, Decoded
 from vllm_vitals.logs.framer import LineFramer
 from vllm_vitals.logs.schema import Schema
 from vllm_vitals.logs.snapshot import LogSnapshot
 
 _CHUNK, _HEAD = 256 * 1024, 4096
-_NOT_UNDERSTOOD = frozenset({"text", "blank", "partial", "no_schema", "invalid", "malformed", "too_long"})
 _SHOWN_LETTERS, _MAX_SHOWN = 200, 1000
 _NO_RESPONSES = (
     "no response in it, so truncated at cap: not known (vLLM logs them with --enable-log-requests "
@@ -92,7 +91,7 @@ class _Seen:
         if decoded.result is None:
             return
         self._results[decoded.result] += 1
-        if decoded.result in _NOT_UNDERSTOOD and line.strip():
+        if decoded.result in NOT_UNDERSTOOD and line.strip():
             first = self._first.setdefault(decoded.result, [])
             if len(first) < _MAX_SHOWN:
                 first.append(line[:_SHOWN_LETTERS].decode("utf-8", "replace").strip())
@@ -100,7 +99,7 @@ class _Seen:
     @property
     def understood(self) -> bool:
         """Whether any line was."""
-        return any(result not in _NOT_UNDERSTOOD for result in self._results)
+        return any(result not in NOT_UNDERSTOOD for result in self._results)
 
     def strangers(self, count: int) -> list[str]:
         """Show the first lines that no mapping understood; lines of plain text only where there is nothing else."""
@@ -154,7 +153,7 @@ def summary(snapshot: LogSnapshot) -> dict[str, Any]:
         },
         "responses": responses,
         "truncated": dict(truncated) if responses else None,
-        "errors": dict(errors) if any(results[one] for one in results.keys() - _NOT_UNDERSTOOD) else None,
+        "errors": dict(errors) if any(results[one] for one in results.keys() - NOT_UNDERSTOOD) else None,
         "stats_lines": sum(snapshot.stats_lines.values()),
     }
 
@@ -227,7 +226,7 @@ def _errors(report: dict[str, Any]) -> str:
     """Say what errors there are, and of how much of the log that can be said."""
     if report["errors"] is None:
         return "engine errors: not known, no line was understood"
-    read = sum(count for result, count in report["results"].items() if result not in _NOT_UNDERSTOOD)
+    read = sum(count for result, count in report["results"].items() if result not in NOT_UNDERSTOOD)
     rest = report["lines"] - read - report["results"].get("blank", 0) - report["results"].get("partial", 0)
     among = f" in the {read} lines that were understood ({rest} were not)" if rest and not report["errors"] else ""
     return f"engine errors: {_pairs(report['errors']) or 'none'}{among}; stats lines: {report['stats_lines']}"

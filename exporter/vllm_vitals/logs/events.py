@@ -25,6 +25,8 @@ Result = Literal[
     "too_long",
 ]
 RESULTS: tuple[Result, ...] = get_args(Result)
+# Of lines with these results nothing is known, so nothing is claimed.
+NOT_UNDERSTOOD = frozenset[Result]({"text", "blank", "partial", "no_schema", "invalid", "malformed", "too_long"})
 
 ErrorKind = Literal[
     "engine_dead",

@@ -22,7 +22,7 @@ from vllm_vitals.logs.aggregate import LogAggregator, SourceInfo
 from vllm_vitals.logs.checkpoint import FileMark
 from vllm_vitals.logs.config import LogsConfig, LogSource, zone_of
 from vllm_vitals.logs.decode import LineDecoder
-from vllm_vitals.logs.events import Decoded
+from vllm_vitals.logs.events import NOT_UNDERSTOOD, Decoded
 from vllm_vitals.logs.files import Chunk, FileFollower, Identity
 from vllm_vitals.logs.framer import Line, LineFramer
 from vllm_vitals.logs.intake import Intake
@@ -34,6 +34,8 @@ from vllm_vitals.logs.waiting import until, why_of
 
 # Lines that may wait for the rest of a split line before they are counted anyway.
 MAX_HELD_BACK = 10_000
+# Lines of a source, all of them strange, after which that is said.
+DOUBT_LINES, DOUBT_S = 100, 60.0
 # Bytes that are counted in one step, with their mark: 4,096 empty lines take some milliseconds.
 _STEP = 4096
 
@@ -64,7 +66,7 @@ class LogReader:
         self._clock = clock
         self._stdin = stdin
         self._schemas = {source.name: config.schemas_of(source) for source in config.sources}
-        self._slices = Slices()
+        self._slices, self._doubt_s = Slices(), DOUBT_S
         where = checkpoint.Where(config.checkpoint, config.limits.checkpoint_s)
         self._ledger = Ledger(where, {source.name: source.target for source in config.sources}, self._log, on_trouble)
         infos = {
@@ -89,12 +91,24 @@ class LogReader:
         ending = asyncio.Event()
         saver = asyncio.create_task(self._ledger.save_regularly(ending))
         try:
-            await asyncio.gather(*readers, until(stop))
+            await asyncio.gather(*readers, self._doubt(stop))
         finally:
             await self._intake.close()
             ending.set()
             await saver
             await self._ledger.save()
+
+    async def _doubt(self, stop: asyncio.Event) -> None:
+        """Say once of a source that nothing in it was understood: it is silent in every metric but one."""
+        told: set[str] = set()
+        while not stop.is_set():
+            for name, results in self._judge.tally.records.items():
+                strange = name not in told and results.keys() <= NOT_UNDERSTOOD and sum(results.values()) >= DOUBT_LINES
+                if strange:
+                    told.add(name)
+                    mend = "vllm-vitals logs FILE --show 5 says why; is it vLLM's log, or does it need a mapping?"
+                    self._log.warning("log_source_not_understood", source=name, results=dict(results), mend=mend)
+            await until(stop, self._doubt_s)
 
     def snapshot(self, now: float) -> LogSnapshot:
         """Say what the logs say; the counts are those of the last checkpoint, where there is one."""

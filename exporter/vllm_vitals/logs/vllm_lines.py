@@ -1,8 +1,8 @@
 """What vLLM's messages mean. Input: one record's message, level and time. Output: a result and its events.
 
-Formats: vLLM 0.2 to 0.33, ``v1/metrics/loggers.py``, ``entrypoints/.../request_logger.py``, ``config/*.py``,
-``v1/core/kv_cache_utils.py`` and their V0 ancestors. Invariant: a message is matched at its start, so that a prompt
-or an output inside a message can never pose as one.
+Formats: vLLM 0.2 to 0.33, ``v1/metrics/loggers.py``, ``entrypoints/.../request_logger.py`` and their V0 ancestors; what
+it says while it starts is in `startup_lines`. Invariant: a message is matched at its start, so that a prompt or an
+output inside a message can never pose as one.
 """
 
 import re
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import UTC, tzinfo
 from typing import Any
 
-from vllm_vitals.logs import server_args
-from vllm_vitals.logs.events import Decoded, EngineError, EngineStats, ErrorKind, RequestFinished, ServerSetting
+from vllm_vitals.logs import startup_lines
+from vllm_vitals.logs.events import Decoded, EngineError, EngineStats, ErrorKind, RequestFinished
 from vllm_vitals.logs.schema import route_of
 from vllm_vitals.logs.values import epoch, finish_reason
 
@@ -32,24 +32,6 @@ _KV_USAGE = re.compile(r"\b\w{1,16} KV cache (?:usage|used): ([\d.]+)%")
 _HIT_RATE = re.compile(r"(?<!External )Prefix cache hit rate: (?:GPU: )?([\d.]+)%")
 _DEFERRED = re.compile(r"Deferred: (\d{1,15})")
 _PREEMPTIONS = re.compile(r"Preemptions: (\d{1,15})")
-
-_KV_SIZE = re.compile(r"[^:]{1,20}KV cache size: ([\d,]{1,19}) tokens")
-_CONCURRENCY = re.compile(r"Maximum concurrency for ([\d,]{1,19}) tokens per request: ([\d.]+)x")
-_BLOCKS = re.compile(r"# \w+ blocks: (\d{1,15})")
-_BLOCKS_OVERRIDE = re.compile(r"Overriding num_gpu_blocks=\d+ with num_gpu_blocks_override=(\d{1,15})")
-_KV_MEMORY = re.compile(r"Available KV cache memory: ([\d.]+) GiB")
-_MAX_LEN = re.compile(r"Using max model len (\d{1,15})")
-_AUTO_LEN = re.compile(r"Auto-fit max_model_len: (?:reduced from \d+ to |full model context length )(\d{1,15})")
-_DEFAULTING = re.compile(
-    r"Defaulting (max_num_seqs|max_num_batched_tokens|api_server_count) to (?:data_parallel_size \()?(\d{1,15})"
-)
-_ATTENTION_BLOCK = re.compile(r"Setting attention block size to (\d{1,15}) tokens")
-_ASYNCHRONOUS = re.compile(r"Asynchronous scheduling is (enabled|disabled)")
-_BATCHED = re.compile(r"Chunked prefill is enabled with max_num_batched_tokens=(\d{1,15})")
-_VERSION = re.compile(r"vLLM (?:API )?server version (\S{1,100}?),?(?: |$)")
-_LOGO_VERSION = re.compile(r"\bversion (\d+\.\d+\S*)")
-_ENGINE_CONFIG = re.compile(r"Initializing an? (?:V\d )?LLM engine \(v([^)]+)\) with config: ")
-_DEFAULTS = re.compile(r"Default (?:vLLM )?sampling parameters have been overridden by [^:]*: ?`?(\{.*?\})`?\.")
 
 _MAX_TOKENS = re.compile(r"\bmax_tokens=(\d{1,15})")
 # A client may choose its request's id (X-Request-Id): as many characters as are kept.
@@ -122,7 +104,7 @@ class VllmLines:
                 decoded = rule(self, message, at)
                 if decoded is not None:
                     return decoded
-        return _logo(message) if message[:1] in " █" else None
+        return startup_lines.logo(message) if message[:1] in " █" else None
 
     def complains(self, message: str, level: str, said_at: Any, read_at: float, place: object = None) -> Decoded | None:
         """Read a message whose level, or in the absence of one whose words, tell an error; None for any other."""
@@ -221,87 +203,6 @@ def _stats(_reader: VllmLines, message: str, at: float | None) -> Decoded | None
     return Decoded("stats", (stats,))
 
 
-def _arguments(_reader: VllmLines, message: str, at: float | None) -> Decoded | None:
-    if message.startswith("non-default args: {"):
-        found = server_args.from_repr(message[18:])
-    elif message.startswith("args: Namespace("):
-        found = server_args.from_pairs(message)
-    else:
-        return None
-    given = tuple(ServerSetting(at, name, value, given=True) for name, value in found.items())
-    return Decoded("setting", (ServerSetting(at, "restart", True), *given))
-
-
-def _engine_config(_reader: VllmLines, message: str, at: float | None) -> Decoded | None:
-    match = _ENGINE_CONFIG.match(message)
-    if match is None:
-        return None
-    return _settings(at, [("version", match[1]), *server_args.from_pairs(message[match.end() :]).items()])
-
-
-def _defaults(_reader: VllmLines, message: str, at: float | None) -> Decoded | None:
-    match = _DEFAULTS.match(message)
-    return _settings(at, [("default_sampling_params", server_args.from_repr(match[1]))]) if match else None
-
-
-def _kv_size(_reader: VllmLines, message: str, at: float | None) -> Decoded | None:
-    match = _KV_SIZE.match(message)
-    if match is None:
-        return None
-    found: list[tuple[str, server_args.Value]] = [("kv_cache_size_tokens", _whole(match[1]))]
-    if concurrency := _CONCURRENCY.search(message, match.end()):
-        found += _concurrency_of(concurrency)
-    return _settings(at, found)
-
-
-def _concurrency(_reader: VllmLines, message: str, at: float | None) -> Decoded | None:
-    match = _CONCURRENCY.match(message)
-    return _settings(at, _concurrency_of(match)) if match else None
-
-
-def _concurrency_of(match: re.Match[str]) -> list[tuple[str, server_args.Value]]:
-    return [("max_model_len", _whole(match[1])), ("max_concurrency", float(match[2]))]
-
-
-def _defaulting(_reader: VllmLines, message: str, at: float | None) -> Decoded | None:
-    match = _DEFAULTING.match(message)
-    return _settings(at, [(match[1], int(match[2]))]) if match else None
-
-
-def _attention_block(_reader: VllmLines, message: str, at: float | None) -> Decoded | None:
-    """Read the block size of a hybrid model: what the command gave is raised to the size of a mamba page."""
-    match = _ATTENTION_BLOCK.match(message)
-    return Decoded("setting", (ServerSetting(at, "block_size", int(match[1]), given=True),)) if match else None
-
-
-def _asynchronous(_reader: VllmLines, message: str, at: float | None) -> Decoded | None:
-    match = _ASYNCHRONOUS.match(message)
-    return _settings(at, [("async_scheduling", match[1] == "enabled")]) if match else None
-
-
-def _version(_reader: VllmLines, message: str, at: float | None) -> Decoded | None:
-    match = _VERSION.match(message)
-    return _settings(at, [("restart", True), ("version", match[1])]) if match else None
-
-
-def _started(_reader: VllmLines, message: str, at: float | None) -> Decoded | None:
-    over = message.startswith(("Starting vLLM server on", "Starting vLLM API server", "Application startup complete"))
-    return _settings(at, [("started", True)]) if over else None
-
-
-def _whole_number(pattern: re.Pattern[str], name: str) -> "Rule":
-    def rule(_reader: VllmLines, message: str, at: float | None) -> Decoded | None:
-        match = pattern.match(message)
-        return _settings(at, [(name, int(match[1]))]) if match else None
-
-    return rule
-
-
-def _kv_memory(_reader: VllmLines, message: str, at: float | None) -> Decoded | None:
-    match = _KV_MEMORY.match(message)
-    return _settings(at, [("kv_cache_memory_gib", float(match[1]))]) if match else None
-
-
 def _complains(_reader: VllmLines, message: str, at: float | None) -> Decoded | None:
     for beginning, kind in _COMPLAINTS:
         if message.startswith(beginning) and (kind != "kv_preemption" or " is preempted by " in message):
@@ -309,22 +210,12 @@ def _complains(_reader: VllmLines, message: str, at: float | None) -> Decoded | 
     return None
 
 
-def _logo(message: str) -> Decoded | None:
-    """Read the start-up banner, the version's only place where the stock text formatter is used (0.15 on)."""
-    match = _LOGO_VERSION.search(message, 0, 120) if "█" in message or message.lstrip().startswith("version ") else None
-    return _settings(None, [("restart", True), ("version", match[1])]) if match else None
-
-
-def _settings(at: float | None, found: list[tuple[str, server_args.Value]]) -> Decoded:
-    return Decoded("setting", tuple(ServerSetting(at, name, value) for name, value in found))
-
-
 def _complaint(at: float | None, kind: ErrorKind, message: str) -> Decoded:
     return Decoded("error", (EngineError(at, kind, message[:200].partition("\n")[0]),))
 
 
-def _whole(number: str) -> int:
-    return int(number.replace(",", ""))
+def _setting(rule: startup_lines.Rule) -> "Rule":
+    return lambda _reader, message, at: rule(message, at)
 
 
 Rule = Callable[[VllmLines, str, float | None], Decoded | None]
@@ -336,23 +227,6 @@ _RULES: dict[str, tuple[Rule, ...]] = {
     "Received": (VllmLines.received,),
     "Generated": (VllmLines.generated,),
     "Request": (VllmLines.ended,),
-    "non-default": (_arguments,),
-    "args:": (_arguments,),
-    "vLLM": (_version,),
-    "Initializing": (_engine_config,),
-    "Default": (_defaults,),
-    "Using": (_whole_number(_MAX_LEN, "max_model_len"),),
-    "Auto-fit": (_whole_number(_AUTO_LEN, "max_model_len"),),
-    "Defaulting": (_defaulting,),
-    "Setting": (_attention_block,),
-    "Asynchronous": (_asynchronous,),
-    "Chunked": (_whole_number(_BATCHED, "max_num_batched_tokens"),),
-    "Overriding": (_whole_number(_BLOCKS_OVERRIDE, "num_gpu_blocks_override"),),
-    "#": (_whole_number(_BLOCKS, "num_gpu_blocks"),),
-    "Available": (_kv_memory,),
-    "Maximum": (_concurrency,),
-    **dict.fromkeys(("GPU", "CPU", "XPU", "TPU", "NPU", "HPU"), (_kv_size,)),
-    "Starting": (_started,),
-    "Application": (_started,),
+    **{word: (_setting(rule),) for word, rule in startup_lines.RULES.items()},
     **dict.fromkeys({beginning.split(" ")[0] for beginning, _ in _COMPLAINTS}, (_complains,)),
 }

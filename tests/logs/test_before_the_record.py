@@ -247,6 +247,8 @@ def test_a_record_that_a_client_quotes_is_none(line: str) -> None:
         ({"resourceLogs": []}, "no_schema"),
         ({"message": "hello", "source_type": "file", "host": "a"}, "text"),
         ({"message": "hello", "levelname": "INFO"}, "ignored"),
+        ({"message": 'Overriding the config with {"rope": 1}', "levelname": "INFO"}, "ignored"),
+        ({"message": 'Odd config {"rope": 1}', "levelname": "ERROR"}, "error"),
     ],
 )
 def test_what_an_envelope_holds_that_is_no_record_is_not_said_to_be_one(line: dict[str, Any], result: str) -> None:

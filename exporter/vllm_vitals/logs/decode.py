@@ -156,7 +156,7 @@ class LineDecoder:
         inner = record.get("log")
         if isinstance(inner, str):
             return self._wrapped(record, inner, read_at, depth)
-        shape = self._shape(record)
+        shape = self._shapes.get(tuple(record)) or self._shape(record)
         if shape.schema is not None:
             return self._response(shape.schema, record, read_at)
         if shape.sure and (opened := self._opened(record, shape.sure, read_at, depth)):
@@ -166,18 +166,17 @@ class LineDecoder:
         return (shape.unsure and self._opened(record, shape.unsure, read_at, depth)) or _NO_SCHEMA
 
     def _shape(self, record: dict[str, Any]) -> _Shape:
+        """Look at the keys of a record of a new shape."""
         keys = tuple(record)
-        shape = self._shapes.get(keys)
-        if shape is None:
-            shape = _Shape(
-                next((one for one in self._responses if one.keys and one.keys <= record.keys()), None),
-                envelopes.carriers(record.keys(), envelopes.SURE),
-                envelopes.carriers(record.keys(), envelopes.UNSURE),
-            )
-            if len(keys) <= MAX_SHAPE_KEYS and sum(map(len, keys)) <= MAX_SHAPE_LETTERS:
-                if len(self._shapes) >= MAX_SHAPES:
-                    self._shapes.clear()
-                self._shapes[keys] = shape
+        shape = _Shape(
+            next((one for one in self._responses if one.keys and one.keys <= record.keys()), None),
+            envelopes.carriers(record.keys(), envelopes.SURE),
+            envelopes.carriers(record.keys(), envelopes.UNSURE),
+        )
+        if len(keys) <= MAX_SHAPE_KEYS and sum(map(len, keys)) <= MAX_SHAPE_LETTERS:
+            if len(self._shapes) >= MAX_SHAPES:
+                self._shapes.clear()
+            self._shapes[keys] = shape
         return shape
 
     def _opened(
@@ -223,18 +222,20 @@ class LineDecoder:
 
     def _message(self, record: dict[str, Any], message: str, read_at: float, depth: int) -> Decoded:
         """Read a message: vLLM's own, or a whole line that a collector put there, whatever the line begins with."""
-        said_at, level, logger = (read(record) for read in self._envelope[1:])
+        said_at = self._envelope[1](record)
         decoded = self._vllm.says(message, said_at, read_at)
         if decoded is not None:
             return decoded
         if not message.startswith(_QUOTING):
-            decoded = (
-                self._line(message.strip("\n").encode("utf-8", "replace"), read_at, depth + 1)
-                if message[:1] in "{([\x1b" or message[10:11] == "T"  # what more than text may begin with
-                else self._text(message, read_at, depth + 1)
-            )
-            if decoded.result not in ("text", "blank"):
+            if message[:1] in "{([\x1b" or message[10:11] == "T":  # what more than text may begin with
+                decoded = self._line(message.strip("\n").encode("utf-8", "replace"), read_at, depth + 1)
+                strange = decoded.result in ("text", "blank")
+            else:
+                decoded = self._text(message, read_at, depth + 1)
+                strange = decoded.result in ("text", "blank", "no_schema")  # an object that a message shows
+            if not strange:
                 return decoded
+        level, logger = self._envelope[2](record), self._envelope[3](record)
         level = level if type(level) is str else ""
         decoded = self._vllm.complains(message, level, said_at, read_at)
         if decoded is not None:

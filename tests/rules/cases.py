@@ -219,7 +219,15 @@ META = (
         "VLLMUnknownFamilies", "ticket", (gauge("unknown_vllm_families", 0, 3, 0, 0, TARGET),), 3600 + 900, TARGET,
         settles=900,
     ),
-    Case("Watchdog", "none", (gauge("build_info", 1, 1, 1, 1, {}),), 0, {}, always=True, other={}),
+    Case(
+        "VLLMMonitorImpaired", "ticket",
+        (
+            gauge("monitor_impaired", 0, 1, 0, 0, {}, reason="file_descriptors"),
+            gauge("event_loop_lag_seconds", 0.01, 0.02, 0.02, 0.01, {}),
+        ),
+        300, {"reason": "file_descriptors"}, 900, other={},
+    ),
+    Case("VLLMVitalsWatchdog", "none", (gauge("build_info", 1, 1, 1, 1, {}),), 0, {}, always=True, other={}),
 )  # fmt: skip
 
 

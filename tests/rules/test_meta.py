@@ -36,7 +36,7 @@ def test_exporters_that_prometheus_no_longer_knows_are_told_by_their_number(name
 
 def test_exporters_that_all_refuse_are_counted(tmp_path: Path) -> None:
     up = [{"series": f'up{{job="vllm-vitals",instance="{name}"}}', "values": "1x40 0x80"} for name in "ab"]
-    assert "Exporters that answer: 0; that do not: 2." in text_of(up, "VLLMExporterDown", 1500, tmp_path)
+    assert "Exporters that answer: 0; not answering: 2." in text_of(up, "VLLMExporterDown", 1500, tmp_path)
 
 
 def test_that_no_exporter_is_left_is_said_for_days_and_where_none_ever_ran_never(tmp_path: Path) -> None:

@@ -49,11 +49,29 @@ META: dict[str, Runbook] = {
             "record`).",
         ),
     ),
-    "Watchdog": Runbook(
+    "VLLMMonitorImpaired": Runbook(
+        "A vllm-vitals daemon says of itself that it is kept from looking: it is out of file descriptors, its event "
+        "loop stands still for a second or more, or its disk refuses to be written.",
+        "Scrapes fail or come late, recordings of incidents are lost. None of it is the servers' fault, and no state "
+        "is concluded from it.",
+        ("Which `reason` is it?", "Do several daemons share the host, or does one watch too many targets?"),
+        (
+            ("What impairs it", f"max by (reason) ({metric('monitor_impaired')}) == 1"),
+            ("Longest lag of the event loop in the last minute", f"max({metric('event_loop_lag_seconds')})"),
+            ("Duration of a scrape", f"max by (target) ({metric('scrape_duration_seconds')})"),
+        ),
+        (
+            "`file_descriptors`: raise the limit (`LimitNOFILE` in systemd, `ulimit -n` in a container), restart it. "
+            "It worked if the ticket ends within five minutes.",
+            "`event_loop`: give it more CPU, or shard the targets (`--shard 1/2`, `--shard 2/2`).",
+            "`disk`: free space on the volume of its recordings, or lower their limit in its config.",
+        ),
+    ),
+    "VLLMVitalsWatchdog": Runbook(
         "Always fires, so that its absence can be noticed: Prometheus, Alertmanager and the way to your receiver work.",
         "None.",
         ("Did it stop arriving? Then no alert arrives.",),
-        (("It fires", 'ALERTS{alertname="Watchdog"}'),),
-        ("Send it to a dead man's switch that pages when it has not heard for some minutes.",),
+        (("It fires", 'ALERTS{alertname="VLLMVitalsWatchdog"}'),),
+        ("Send it to a dead man's switch that pages when no notification arrives for some minutes.",),
     ),
 }

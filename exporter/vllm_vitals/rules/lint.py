@@ -19,7 +19,7 @@ from vllm_vitals.vllm.lookup import is_known, stem
 
 # (rule, check): reason.
 EXCLUDED = {
-    ("Watchdog", "comparison"): "it must always fire",
+    ("VLLMVitalsWatchdog", "comparison"): "it must always fire",
     ("VLLMExporterDown", "job"): "the only way to see one of several exporters gone; its output carries no job",
     ("engine:vllm_seen:timestamp", "counter"): "asks when it was last seen, not how much",
 }

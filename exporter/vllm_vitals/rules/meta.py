@@ -7,7 +7,7 @@ from vllm_vitals.config.alerts import Config
 from vllm_vitals.config.values import duration_text
 from vllm_vitals.rules.model import Alert, Recording, Scope, Severity
 from vllm_vitals.rules.promql import metric, number, on
-from vllm_vitals.rules.selectors import fold
+from vllm_vitals.rules.selectors import KEEP, fold
 from vllm_vitals.rules.text import COUNT, TIME, ask, duration_words, label, now, preamble, when
 
 SELF = "vllm-vitals-self"
@@ -18,6 +18,7 @@ _GONE = "fleet:vllm_vitals_exporters_gone:count"
 _KNOWN = 30 * 86400  # s: how long it is held against them
 # What the rules can do with: rates over a minute, and two scrapes in each (s).
 _LONGEST_INTERVAL, _LOOK = 30, 300
+_IMPAIRED = 300  # s: a spike of load, or a full disk that is rotated at once, needs nobody
 
 
 def recordings() -> tuple[Recording, ...]:
@@ -28,14 +29,14 @@ def recordings() -> tuple[Recording, ...]:
 
 def alerts(config: Config) -> tuple[Alert, ...]:
     """Return all of them."""
-    return (_down(config), _seldom(config), _stale(config), _unknown(config), _watchdog())
+    return (_down(config), _seldom(config), _stale(config), _impaired(config), _unknown(config), _watchdog())
 
 
 def _down(config: Config) -> Alert:
     info = metric("build_info")
     job = f'up{{job="{config.exporter_job}"}}'
     scraped = (
-        f"Exporters that answer: {ask(f'sum({job})', COUNT)}; that do not: {ask(f'count({job} == 0)', COUNT, '0')}."
+        f"Exporters that answer: {ask(f'sum({job})', COUNT)}; not answering: {ask(f'count({job} == 0)', COUNT, '0')}."
     )
     gone = ask(f"last_over_time({_GONE}[{duration_text(_KNOWN)}])", COUNT)
     return Alert(
@@ -45,11 +46,11 @@ def _down(config: Config) -> Alert:
         Scope.FLEET,
         # Quiet where no exporter ever ran: in native mode none is meant to.
         f"(absent({info}) and on () last_over_time({_GONE}[{duration_text(_KNOWN)}])) or count({job} == 0)",
-        "An exporter that watches vLLM is gone.",
+        "A vllm-vitals exporter is down.",
         preamble(config, Scope.FLEET)
         + when(f"count({job})", scraped, f"Prometheus has no exporter to scrape any more; it had {gone}.")
         + " The servers that only these watched are unwatched: silence from them proves nothing.\n"
-        + "Next: look at the exporter's log and restart it; its memory of the last day fills again by itself. If none"
+        + "Next: read the exporter's log and restart it; its memory of the last day fills again by itself. If none"
         " is meant to run any more, build the rules with --mode native.",
         f"{SELF}:Replicas and versions",
         hold=300,
@@ -85,10 +86,10 @@ def _stale(config: Config) -> Alert:
         "meta",
         Scope.TARGET,
         f"{age} > {number(stale)} and {on(target.labels)} ({target.gauge('target_up')} == 1)",
-        f"What the exporter says of {label('target')} is old.",
+        f"Data of {label('target')} is stale.",
         preamble(config, Scope.TARGET) + f"The last good scrape of {label('target')} is "
         f"{ask('time() - ' + now('last_scrape_timestamp_seconds'), TIME)} old"
-        + f" (limit {duration_words(stale)}), although the exporter takes the server for up. Every alert on it may be "
+        + f" (limit {duration_words(stale)}), although target_up is 1. Every alert on it may be "
         "late.\n" + "Next: look at the exporter's CPU and its number of targets; shard it if it is too slow.",
         f"{SELF}:Duration of a scrape",
         hold=300,
@@ -114,15 +115,36 @@ def _unknown(config: Config) -> Alert:
     )
 
 
+def _impaired(config: Config) -> Alert:
+    lag = f"max({metric('event_loop_lag_seconds')})"
+    return Alert(
+        "VLLMMonitorImpaired",
+        Severity.TICKET,
+        "meta",
+        Scope.FLEET,
+        f"max by (reason) ({fold(config, Scope.FLEET).gauge('monitor_impaired', keep=('reason',))}) == 1",
+        f"vllm-vitals itself is impaired: {label('reason')}.",
+        preamble(config, Scope.FLEET)
+        + f"For {duration_words(_IMPAIRED)} a vllm-vitals daemon has been kept from looking by its own "
+        f"{label('reason')}. Its scrapes may fail or come late, and that says nothing about the servers.\n"
+        f"Longest lag of its event loop in the last minute: {ask(lag, TIME)} (impaired from 1 s).\n"
+        "Next: file_descriptors: raise the limit (LimitNOFILE, ulimit -n) or shard the targets; event_loop: give it "
+        "more CPU or shard; disk: free or grow the volume of its recordings.",
+        f"{SELF}:Replicas and versions",
+        hold=_IMPAIRED,
+        keep=KEEP,
+    )
+
+
 def _watchdog() -> Alert:
     return Alert(
-        "Watchdog",
+        "VLLMVitalsWatchdog",
         Severity.NONE,
         "meta",
         Scope.FLEET,
         "vector(1)",
         "Alerting works.",
-        "This alert always fires. If it stops arriving at its receiver, alerts no longer reach anybody.",
+        "This alert always fires. If it stops arriving at its receiver, nothing tells of any alert.",
         f"{SELF}:Servers not seen",
         why_no_hold="it must always fire",
     )

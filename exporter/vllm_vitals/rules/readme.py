@@ -32,8 +32,8 @@ $ curl -X POST http://localhost:9090/-/reload
 $ curl -s http://localhost:9090/api/v1/rules | grep -c VLLMDeathSpiral    # 1: loaded
 ```
 
-Prometheus 2.42 or later, or vmalert 1.92 or later. The alert `Watchdog` always fires: its notification proves that
-notifications arrive.
+Prometheus 2.42 or later, or vmalert 1.92 or later. The alert `VLLMVitalsWatchdog` always fires: its notification
+proves that notifications arrive.
 
 Alertmanager 0.25 or later: give `alertmanager.yml` as `--config.file`, or merge its routes and `inhibit_rules` into
 yours, and run `amtool check-config` on the result.

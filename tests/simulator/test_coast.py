@@ -74,7 +74,7 @@ def test_an_overload_is_refused():
 
 
 def test_time_that_is_no_whole_number_of_stretches_is_refused():
-    with pytest.raises(ValueError, match="90 s are no whole number of stretches of 60 s"):
+    with pytest.raises(ValueError, match="90 s are no whole number of intervals of 60 s"):
         World(EMPTY).coast(90.0, known(), 1.0)
 
 

@@ -46,12 +46,16 @@ def examine(view: WindowView) -> tuple[WindowView, tuple[Contradiction, ...]]:
 def _caching(view: WindowView) -> str:
     """Find a label that says off beside counted lookups, which vLLM counts only where it is on."""
     sample = view.sample
-    if sample.prefix_caching is not False or not sample.caches_prefixes:
+    if sample.prefix_caching is not False or sample.caches_prefixes is False:
         return ""
-    looked = max(sample.prefix_cache_queries or 0.0, sample.prefix_cache_hits or 0.0)
+    if sample.prefix_cache_hits:
+        return (
+            f"enable_prefix_caching=False cannot be true: {sample.prefix_cache_hits:.0f} tokens were found in the "
+            "prefix cache. It is taken as on"
+        )
     return (
-        f"enable_prefix_caching=False cannot be true: {looked:.0f} tokens were looked up in the prefix cache. It is "
-        "taken as on"
+        f"enable_prefix_caching=False beside {sample.prefix_cache_queries:.0f} tokens looked up in the prefix cache: "
+        "whether it is on is taken as unknown"
     )
 
 
@@ -91,22 +95,35 @@ def _capacity(view: WindowView) -> str:
 
 def _reasons(view: WindowView) -> str:
     """Reasons that do not add up to the waiting requests, in every scrape of the window."""
+    now = view.sample
+    if (
+        not now.waiting_by_reason
+        or now.waiting is None
+        or not _differ(sum(now.waiting_by_reason.values()), now.waiting)
+    ):
+        return ""
     pairs = [
         (sum(sample.waiting_by_reason.values()), sample.waiting)
         for sample in view.samples
         if sample.waiting_by_reason and sample.waiting is not None
     ]
-    if len(pairs) < 3 or not all(abs(by_reason - waiting) > max(1.0, 0.2 * waiting) for by_reason, waiting in pairs):
+    if len(pairs) < 3 or not all(_differ(by_reason, waiting) for by_reason, waiting in pairs):
         return ""
     by_reason, waiting = pairs[-1]
     return f"{waiting:.0f} requests wait in all and {by_reason:.0f} by reason: the reasons are left out"
 
 
+def _differ(by_reason: float, waiting: float) -> bool:
+    return abs(by_reason - waiting) > max(1.0, 0.2 * waiting)
+
+
 def _running(view: WindowView) -> str:
     """More requests run than max_num_seqs allows."""
     limit = signals.setting(view.settings, "max_num_seqs")
+    if limit is None:
+        return ""
     most = max((sample.running or 0.0 for sample in view.samples), default=0.0)
-    if limit is None or most <= limit:
+    if most <= limit:
         return ""
     return f"max_num_seqs {limit:.0f} cannot be this server's: {most:.0f} requests ran at once. It is left out"
 

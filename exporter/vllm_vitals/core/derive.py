@@ -141,11 +141,17 @@ def queued_share(view: WindowView) -> float | None:
 
 def deferred_share(view: WindowView) -> float | None:
     """Return the share of waiting that is not for scheduling capacity, over the window; None without reasons."""
-    waits = [s.waiting_by_reason for s in view.samples if s.waiting_by_reason]
-    if not waits or not view.sample.waiting_by_reason:
+    now = view.sample.waiting_by_reason
+    if not now:
         return None
-    total = sum(sum(reasons.values()) for reasons in waits)
-    return sum(reasons.get("deferred", 0.0) for reasons in waits) / total if total > 0 else None
+    if not now.get("deferred"):
+        return 0.0
+    deferred = total = 0.0
+    for sample in view.samples:
+        reasons = sample.waiting_by_reason
+        deferred += reasons.get("deferred", 0.0)
+        total += sum(reasons.values())
+    return deferred / total if total > 0 else None
 
 
 def prefill_factor(span: Span) -> float | None:

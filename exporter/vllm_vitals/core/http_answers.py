@@ -91,18 +91,18 @@ class AnswersWatch:
 def _point(at: float, sample: TargetSample) -> _Point | None:
     if sample.http is None:
         return None
-    good, failed = (
-        sum(n for key, n in sample.http.items() if key.handler in INFERENCE and key.status == status)
-        for status in ("2xx", "5xx")
-    )
-    engines = sample.engines.values()
-    rejected = max((engine.rejections or 0.0 for engine in engines), default=0.0)
-    finished = sum(engine.completions or 0.0 for engine in engines)
-    moved = sum(
-        value or 0.0
-        for engine in engines
-        for value in (engine.generation_tokens, engine.prompt_tokens, engine.completions, engine.errors, engine.aborts)
-    )
+    good = failed = rejected = finished = moved = 0.0
+    for (handler, _, status), count in sample.http.items():
+        if status == "2xx" and handler in INFERENCE:
+            good += count
+        elif status == "5xx" and handler in INFERENCE:
+            failed += count
+    for engine in sample.engines.values():
+        whole = engine.completions or 0.0
+        rejected = max(rejected, engine.rejections or 0.0)
+        finished += whole
+        moved += whole + (engine.errors or 0.0) + (engine.aborts or 0.0)
+        moved += (engine.generation_tokens or 0.0) + (engine.prompt_tokens or 0.0)
     return _Point(at, good, max(0.0, failed - rejected), finished, moved)
 
 

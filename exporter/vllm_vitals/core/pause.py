@@ -27,6 +27,7 @@ class Pause:
 
 
 NO_PAUSE = Pause()
+_PAUSED, _RESUMED = (HttpKey(route, "POST", "2xx") for route in (PAUSE, RESUME))
 
 
 class PauseWatch:
@@ -44,6 +45,8 @@ class PauseWatch:
         if calls is None:  # not counted, or dropped from this page: nothing new is known
             return Pause(self._since, self._since is not None, self._order_unknown)
         before, self._before = self._before, sample
+        if calls == (0.0, 0.0) and self._since is None and self._ended_at is None and not self._order_unknown:
+            return NO_PAUSE  # nobody ever has
         earlier = None if before is None else _calls(before)
         if before is None or earlier is None or calls[0] < earlier[0] or calls[1] < earlier[1] or _anew(before, sample):
             # a new life: where nobody has resumed yet, the last word was pause
@@ -74,8 +77,7 @@ def _calls(sample: TargetSample) -> tuple[float, float] | None:
     """Successful calls of pause and resume since the server started; None where the page does not count requests."""
     if sample.http is None:
         return None
-    pause, resume = (sample.http.get(HttpKey(route, "POST", "2xx"), 0.0) for route in (PAUSE, RESUME))
-    return pause, resume
+    return sample.http.get(_PAUSED, 0.0), sample.http.get(_RESUMED, 0.0)
 
 
 def _anew(before: TargetSample, now: TargetSample) -> bool:

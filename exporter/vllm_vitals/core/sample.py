@@ -80,8 +80,10 @@ class EngineSample:
         None where neither is known: the label is dropped by relabelling, absent in the Rust frontend, "None" in V0.
         Source: vllm/v1/core/kv_cache_manager.py get_computed_blocks.
         """
-        if self.prefix_cache_hits or self.prefix_cache_queries:
+        if self.prefix_cache_hits:
             return True
+        if self.prefix_cache_queries:  # a label against it leaves both open until something is found
+            return None if self.prefix_caching is False else True
         if self.prefix_caching is None and self.prefix_cache_queries == 0 and self.prompt_tokens:
             return False
         return self.prefix_caching

@@ -45,7 +45,7 @@ class ServerWatch:
         """Take in a good scrape."""
         canary, pause = self.canaries.feed(at, sample), self._pause.feed(at, sample)
         answers = self._answers.feed(at, sample, limits)
-        found = [Contradiction("unread_family", text) for text in _unread(sample)]
+        found = [Contradiction("unread_family", text) for text in _unread(sample)] if sample.unread else []
         if sample.split_labels:
             labels = ", ".join(sample.split_labels)
             text = (
@@ -55,8 +55,7 @@ class ServerWatch:
         withheld = []
         if several := self._identity.feed(at, sample):
             withheld.append(Contradiction("several_servers", f"{several}: make each replica a target of its own"))
-        present = any(engine.work or engine.asleep for engine in sample.engines.values())
-        if answers.uncounted is not None and pause.since is None and not present:
+        if answers.uncounted is not None and pause.since is None and not _present(sample):
             text = (
                 f"{answers.uncounted:.0f} inference requests were answered 2xx while the engine counted nothing and "
                 "shows no request: either this page is not about the engine that answers, or that one is frozen and "
@@ -65,6 +64,10 @@ class ServerWatch:
             withheld.append(Contradiction("http_without_engine", text))
         why = withheld[0].text if withheld else ""
         return ServerView(canary, pause, answers, why, (*withheld, *found))
+
+
+def _present(sample: TargetSample) -> bool:
+    return any(engine.work or engine.asleep for engine in sample.engines.values())
 
 
 def _unread(sample: TargetSample) -> list[str]:

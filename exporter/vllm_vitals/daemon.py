@@ -19,7 +19,7 @@ from vllm_vitals.impairment import Impairment
 from vllm_vitals.log import Logger, get_logger
 from vllm_vitals.logs.config import LogsConfig
 from vllm_vitals.logs.watch import LogWatch
-from vllm_vitals.process import raise_file_limit, spare_the_collector, watched_loop
+from vllm_vitals.process import raise_file_limit, return_memory, spare_the_collector, watched_loop
 from vllm_vitals.scrape.fetch import Fetcher
 from vllm_vitals.scrape.fleet import Fleet
 from vllm_vitals.scrape.shards import WHOLE, Shard
@@ -66,6 +66,7 @@ class Daemon:
         loop.set_default_executor(ThreadPoolExecutor(RESOLVER_THREADS, thread_name_prefix="resolve"))
         raise_file_limit()
         spare_the_collector()
+        return_memory()
         async with contextlib.AsyncExitStack() as parts:
             impairment = Impairment(self._clock.now)
             fetcher = await parts.enter_async_context(Fetcher(self._clock.now, config.limits.body, impairment))
@@ -88,7 +89,7 @@ class Daemon:
                 """Names of ours; where a password or a certificate is asked for, no page can borrow another."""
                 return {boundary.ANY} if access.asks or listener.is_tls else {*self._names, config.listen_host}
 
-            gates = boundary.middleware(names), Crowd().middleware(), access.middleware()
+            gates = boundary.middleware(names), access.middleware(), Crowd().middleware()
             app = site.app(*gates)
             parts.enter_context(watched_loop(impairment, self._log))
             listener = await parts.enter_async_context(

@@ -2,12 +2,14 @@
 
 import asyncio
 import base64
+import gc
 import gzip
 import re
 import socket
 import ssl
 import subprocess
 import tracemalloc
+import zlib
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -358,3 +360,58 @@ def test_tls_with_our_ca_a_client_certificate_and_a_server_name(pki: Path) -> No
     assert "verify failed" in seen["no CA"].detail
     assert seen["misnamed"].reason == "tls"
     assert seen["no certificate"].reason in ("tls", "protocol")  # TLS 1.3 says it only with the first answer
+
+
+def test_a_failed_scrape_leaves_no_body_for_the_collector() -> None:
+    """The collector hardly ever runs in the daemon (`process.spare_the_collector`): cycles would pile up."""
+
+    async def run() -> int:
+        large = http(b"#" * 2_000_000)
+        async with serving(says(large)) as url, Fetcher(lambda: 0.0, max_body=1_500_000) as fetcher:
+            answer = (b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n", b"#" * 2_000_000)
+            async with serving(says(b"".join(answer))) as endless:
+                for each in (url, endless):
+                    assert (await fetcher.fetch(target(each))).reason == "too_large"
+                gc.collect()
+                gc.disable()
+                tracemalloc.start()
+                for _ in range(10):
+                    await fetcher.fetch(target(endless))
+                return tracemalloc.get_traced_memory()[0]
+
+    try:
+        assert asyncio.run(run()) < 3_000_000
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "x-gzip"])
+def test_a_body_that_came_compressed_is_unpacked_within_the_cap(encoding: str) -> None:
+    wbits = 15 if encoding == "deflate" else 31
+
+    def packed(body: bytes) -> bytes:
+        packer = zlib.compressobj(9, zlib.DEFLATED, wbits)
+        return packer.compress(body) + packer.flush()
+
+    async def run(body: bytes) -> Scrape:
+        return await scrape_from(says(http(packed(body), Content_Encoding=encoding)), max_body=1_000_000)
+
+    body = bodies()[5]
+    assert asyncio.run(run(body)).body == body
+    tracemalloc.start()
+    try:
+        bomb = asyncio.run(run(bytes(300_000_000)))
+        assert bomb.reason == "too_large"
+        assert tracemalloc.get_traced_memory()[1] < 310_000_000  # what this test itself makes, and little more
+    finally:
+        tracemalloc.stop()
+
+
+def test_what_is_compressed_as_we_cannot_read_or_damaged_says_so() -> None:
+    odd = asyncio.run(scrape_from(says(http(b"x", Content_Encoding="br"))))
+    assert (odd.reason, odd.detail) == (
+        "protocol", "the body is compressed as 'br', although no compression was asked for",
+    )  # fmt: skip
+    damaged = asyncio.run(scrape_from(says(http(b"no gzip at all", Content_Encoding="gzip"))))
+    assert "compressed and damaged" in damaged.detail

@@ -176,7 +176,7 @@ class FlightConfig(Strict):
 class Limits(Strict):
     """What one target may cost."""
 
-    body: Size = 16 * 1024**2
+    body: Size = 8 * 1024**2
     targets: Annotated[int, Field(gt=0, le=MAX_TARGETS)] = 5_000
 
 

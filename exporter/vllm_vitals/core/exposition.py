@@ -18,7 +18,7 @@ from vllm_vitals.core.sample_line import COMMENT, SAMPLE, is_sound, read, shown
 from vllm_vitals.core.truncation import ends_inside_a_family
 
 # What one body may ask of us. vLLM 0.32 has 614 lines an engine, 215 of them wanted, 92 families; the longest is 1 KiB.
-MAX_SERIES = 200_000
+MAX_SERIES = 100_000
 MAX_WANTED = 60_000
 MAX_FAMILIES = 5_000
 MAX_LINE = 256 * 1024  # characters; a list of hundreds of LoRA adapters stands in one label

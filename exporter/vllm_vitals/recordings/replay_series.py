@@ -14,6 +14,7 @@ import orjson
 from vllm_vitals.catalog import DERIVED, Kind
 from vllm_vitals.core.snapshot import EngineKey, EngineSnapshot
 from vllm_vitals.core.states import State
+from vllm_vitals.recordings.recording import RecordingError
 from vllm_vitals.serve import views
 
 MAX_ENTRIES = 2_000_000  # 2 to 4 GiB of JSON
@@ -43,7 +44,11 @@ class SeriesSpool:
     """Entries by engine. Before an engine is first seen it has the state of the target's nameless engine."""
 
     def __init__(self) -> None:
-        self._file = TemporaryFile(prefix="vllm-vitals-")  # noqa: SIM115 - closed in __exit__
+        try:
+            self._file = TemporaryFile(prefix="vllm-vitals-")  # noqa: SIM115 - closed in __exit__
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise RecordingError(f"no folder for temporary files ({why}): let TMPDIR name one") from None
         self._size = 0
         self._series: dict[EngineKey, _Series] = {}
         self._before = _Series([], b"")

@@ -27,6 +27,7 @@ from vllm_vitals.scrape.canary import CanaryError
 from vllm_vitals.scrape.failures import NO_DESCRIPTORS, FetchError, classify, redirect_text, status_text, words
 from vllm_vitals.scrape.session import connections_for_scrapes, new_session
 from vllm_vitals.scrape.target import Target, Tls
+from vllm_vitals.scrape.unpack import Unpacker
 
 MAX_SECRET_BYTES = 64 * 1024
 LATE_S = 0.5
@@ -37,7 +38,7 @@ class Fetcher:
     """The connections to all targets. One request per target is in flight at most, so connections are bounded too."""
 
     def __init__(
-        self, clock: Callable[[], float], max_body: int = 16 * 1024**2, impairment: Impairment | None = None
+        self, clock: Callable[[], float], max_body: int = 8 * 1024**2, impairment: Impairment | None = None
     ) -> None:
         self._clock = clock
         self.impairment = impairment or Impairment(clock)
@@ -59,7 +60,8 @@ class Fetcher:
             part = f" ({len(body):,} bytes of a body had come)" if body else ""
             failure = FetchError("timeout", f"no whole answer within {target.timeout:g} s{part}")
         except FetchError as error:
-            failure = error
+            # a new one: what was raised holds this frame, with the body, until somebody collects cycles
+            failure = FetchError(error.reason, error.detail)
         except (aiohttp.ClientError, OSError, ValueError) as error:
             failure = classify(error, started=bool(body))
         duration = asyncio.get_running_loop().time() - begun
@@ -154,9 +156,12 @@ class Fetcher:
         if (size := response.content_length or 0) > self._max_body:
             response.close()
             raise FetchError("too_large", f"the body of {size:,} bytes is {limit}")
+        unpacker = Unpacker(response.headers.get("Content-Encoding", ""))
         async for chunk in response.content.iter_any():
-            body += chunk
-            if len(body) > self._max_body:
+            for piece in unpacker.feed(chunk, self._max_body + 1 - len(body)):
+                body += piece
+                if len(body) <= self._max_body:
+                    continue
                 response.close()
                 raise FetchError("too_large", f"the body is {limit}: {burden(body)}")
 

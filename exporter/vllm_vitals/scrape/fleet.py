@@ -7,7 +7,6 @@ costs the others nothing, and a target that is removed leaves nothing behind.
 import asyncio
 import contextlib
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 
 from vllm_vitals.clock import Clock
 from vllm_vitals.config.loader import Config
@@ -16,6 +15,7 @@ from vllm_vitals.core.target_evaluator import TargetEvaluator
 from vllm_vitals.log import Logger
 from vllm_vitals.recordings.flight import Flight, FlightRecorder
 from vllm_vitals.scrape import canary
+from vllm_vitals.scrape.beside import Beside
 from vllm_vitals.scrape.fetch import Fetcher
 from vllm_vitals.scrape.poller import Poller, SettingsFromLogs, phase
 from vllm_vitals.scrape.target import Target
@@ -42,7 +42,7 @@ class Fleet:
         self, fetcher: Fetcher, clock: Clock, log: Logger, settings_from_logs: SettingsFromLogs = _silence
     ) -> None:
         self._fetcher, self._clock, self._log, self._settings_from_logs = fetcher, clock, log, settings_from_logs
-        self._beside = ThreadPoolExecutor(1, thread_name_prefix="judge")  # one: costly targets wait for each other
+        self._beside = Beside()
         self._running: dict[str, tuple[Poller, list[asyncio.Task[None]]]] = {}
         self._histograms = ""
         self._flight: Flight | None = None
@@ -117,7 +117,7 @@ class Fleet:
         """End every poller, and every recording with them."""
         await _end(task for _, tasks in self._running.values() for task in tasks)
         self._running = {}
-        self._beside.shutdown(wait=False, cancel_futures=True)
+        self._beside.close()
         await self._close_recorder()
 
 

@@ -8,7 +8,7 @@ and what is large or costly is read beside the event loop.
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import Executor
+from functools import partial
 from math import ceil, floor
 from time import thread_time
 
@@ -17,10 +17,12 @@ from vllm_vitals.core.render import Families, Histograms, TargetRenderer
 from vllm_vitals.core.snapshot import Canary, Scrape, TargetSnapshot
 from vllm_vitals.core.target_evaluator import TargetEvaluator
 from vllm_vitals.log import Logger, log_transitions
+from vllm_vitals.scrape.beside import Beside
 from vllm_vitals.scrape.budget import Budget
 from vllm_vitals.scrape.target import Target
 
 MAX_TICK_S = 0.25
+TOO_MUCH_WAITS = "too many large bodies wait to be read"
 
 Fetch = Callable[[Target], Awaitable[Scrape]]
 ProbeServer = Callable[[Target], Awaitable[tuple[Mapping[str, str], str]]]  # settings and version that the server tells
@@ -60,7 +62,7 @@ class Poller:
         probe_server: ProbeServer | None = None,
         settings_from_logs: SettingsFromLogs | None = None,
         record: Record | None = None,
-        beside: Executor | None = None,
+        beside: Beside | None = None,
     ) -> None:
         self.target = target
         self.snapshot: TargetSnapshot | None = None
@@ -101,11 +103,7 @@ class Poller:
         try:
             if self._settings_from_logs is not None:
                 self._evaluator.learn(self._settings_from_logs(self.target.name))
-            if self._beside is None or self._budget.is_light(len(scrape.body or b"")):
-                now, families, cost = self._judge(scrape)
-            else:
-                judging = asyncio.get_running_loop().run_in_executor(self._beside, self._judge, scrape)
-                now, families, cost = await judging
+            now, families, cost = await self._judged(scrape)
             self.families = families
             self._budget.spend(asyncio.get_running_loop().time(), cost)
             if self._record is not None:
@@ -116,6 +114,15 @@ class Poller:
         before, self.snapshot = self.snapshot, now
         log_transitions(self._log, before, now)
         return now
+
+    async def _judged(self, scrape: Scrape) -> tuple[TargetSnapshot, Families, float]:
+        """Judge here, or beside the event loop what is costly; where too much waits there, this scrape is left out."""
+        size = len(scrape.body or b"")
+        if self._beside is None or self._budget.is_light(size):
+            return self._judge(scrape)
+        if not self._beside.has_room(size):
+            scrape = Scrape(scrape.at, scrape.duration_s, None, "over_budget", TOO_MUCH_WAITS)
+        return await self._beside.run(size if scrape.body is not None else 0, partial(self._judge, scrape))
 
     def _judge(self, scrape: Scrape) -> tuple[TargetSnapshot, Families, float]:
         """Judge and render; also what that cost in CPU seconds. Runs in one thread at a time."""

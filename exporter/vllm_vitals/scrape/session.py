@@ -40,4 +40,5 @@ def new_session(*, keep: bool) -> aiohttp.ClientSession:
         timeout=aiohttp.ClientTimeout(),
         cookie_jar=aiohttp.DummyCookieJar(),
         max_line_size=16 * 1024,
+        auto_decompress=False,
     )

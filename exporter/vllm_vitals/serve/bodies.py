@@ -16,7 +16,7 @@ from aiohttp import web
 WRITE_S = 20.0  # Prometheus gives up on a scrape after 10 s unless told otherwise
 CHUNK = 64 * 1024
 FEW = 4  # bodies that may be on their way at once; beyond, a new reader gets one that is up to `SHARED_S` old
-SHARED_S = 1.0
+SHARED_S = 5.0
 MAX_LAST = 8
 COMPRESS_FROM = 64 * 1024
 HEADERS = {
@@ -66,6 +66,7 @@ class SharedBodies:
         finally:
             body.readers -= 1
             self.sending -= not body.readers
+            del body  # an error that is on its way keeps this frame for as long as nobody collects cycles
 
     async def _get(self, key: Hashable, build: Build, headers: Mapping[str, str], status: int, packed: bool) -> Body:
         now, last = asyncio.get_running_loop().time(), self._last.get(key)
@@ -98,16 +99,18 @@ async def stream(request: web.Request, body: Body) -> web.StreamResponse:
     response = web.StreamResponse(status=body.status, headers={**HEADERS, **body.headers})
     response.content_length = len(body.data)
     view = memoryview(body.data)
+    del body
     try:
         async with asyncio.timeout(WRITE_S):
             await response.prepare(request)
             for at in range(0, len(view), CHUNK):
-                await response.write(view[at : at + CHUNK])
+                await response.write(bytes(view[at : at + CHUNK]))
             await response.write_eof()
-    except TimeoutError:
+    except (TimeoutError, ConnectionError):  # too slow, or gone: an error on its way up would keep all these frames
         if request.transport is not None:
             request.transport.abort()
-        raise ConnectionResetError("the reader was too slow") from None
+    finally:
+        view.release()
     return response
 
 

@@ -6,7 +6,7 @@ told and assumed.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +33,14 @@ from vllm_vitals.planner.telemetry import recorded
 from vllm_vitals.planner.telemetry.collect import collect
 from vllm_vitals.planner.telemetry.promapi import PromApi
 from vllm_vitals.planner.telemetry.telemetry import Telemetry
-from vllm_vitals.planner.whatif import fitting
-from vllm_vitals.planner.whatif.set_overrides import KNOBS, SIMULATED, parse
+from vllm_vitals.planner.whatif import fitting, variants
+from vllm_vitals.planner.whatif.set_overrides import KNOBS, SIMULATED, parse, parse_changes, parse_growth
+from vllm_vitals.planner.whatif.variants import Variant
 from vllm_vitals.planner.whatif.whatif import whatif as tried
 from vllm_vitals.planner.whatif.workload_slice import Focus
 from vllm_vitals.recordings.recording import target_name
 from vllm_vitals.scrape.target import shown
+from vllm_vitals.simulator.settings import SettingsError
 
 _EXITS = {"keep": 0, "roll back": 1, "not comparable": 3, "no difference": 4, "not enough": 4}
 
@@ -187,24 +189,40 @@ def _exit(found: Comparison) -> int:
 @click.option(
     "--set", "given", multiple=True, metavar="NAME=VALUE", help="Server setting not exposed as a metric (repeatable)."
 )
+@click.option(
+    "--set-to", "changes", multiple=True, metavar="NAME=VALUE",
+    help="Setting to try at this value, such as max_num_seqs=5 or gateway_concurrency=8 (repeatable).",
+)  # fmt: skip
+@click.option("--engines", type=click.IntRange(1, 10_000), help="Number of engines to try for the model.")
+@click.option("--traffic", default="", metavar="CHANGE", help="Traffic to try, such as +30%.")
 @click.option("--config", type=click.Path(path_type=Path), help="Config file with a review section.")
 @click.option(
     "--format", "kind", type=click.Choice(["md", "json"]), default="md", show_default=True, help="Output format."
 )
 def whatif(
-    source: Source, since: float, until: str, focus: Focus, between: str, given: tuple[str, ...], config: Path | None,
-    kind: str,
+    source: Source, since: float, until: str, focus: Focus, between: str, given: tuple[str, ...],
+    changes: tuple[str, ...], engines: int | None, traffic: str, config: Path | None, kind: str,
 ) -> None:  # fmt: skip
     """Predict what a knob would do to this workload, by a simulated server fitted to it."""
     settings = review_section(config)
     told, stretch = parse(given, SIMULATED), parse_between(between, source.recording is not None)
+    wanted, growth = parse_changes(changes), parse_growth(traffic) if traffic else 1.0
     telemetry, _ = _read(source, since, until, settings.identity_labels, told)
     model = _one_model(telemetry)
     if stretch is not None and source.recording is not None:
         stretch = telemetry.grid.start + stretch[0], telemetry.grid.start + stretch[1]
     known = _with_config(settings, model, told)
     case = fitting.case(telemetry, telemetry.of(model), known, focus, stretch, source.recording)
-    found = tried(case, progress=progress_line("simulating"))
+
+    def asked(base: Variant) -> Iterator[Variant]:
+        for name, value in wanted:
+            try:
+                yield variants.asked(base, name, value)
+            except SettingsError as error:
+                raise click.UsageError(f"--set-to {name}={value}: {error}") from None
+        yield from variants.fleet(base, case.engines, engines, growth)
+
+    found = tried(case, asked=asked, progress=progress_line("simulating"))
     clear()
     document: dict[str, Any] = {"schema": render_json.SCHEMA, "model_name": model, **render_json.plain(found)}
     if kind == "json":

@@ -8,7 +8,7 @@ preemption counter itself comes late.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, takewhile
+from itertools import dropwhile, pairwise, takewhile
 from pathlib import Path
 
 from vllm_vitals.core.dialect import normalise
@@ -19,6 +19,7 @@ from vllm_vitals.simulator.steptime import StepTime
 
 # An interval with fewer steps or outputs says more about chance than about the server.
 _MIN_STEPS = 20
+_GUESSED = 0.6  # recomputation, as a multiple of the tokens counted, from which an interval rests on a guess
 
 
 class FitError(ValueError):
@@ -62,6 +63,17 @@ def intervals(seen: Iterable[Observation]) -> list[Interval]:
     """Return the intervals between scrapes, up to the first preemption, that show the step time plainly."""
     calm = takewhile(lambda each: not each.sample.preemptions, seen)
     found = (_interval(before, now) for before, now in pairwise(calm))
+    return [interval for interval in found if interval is not None]
+
+
+def loaded(seen: Iterable[Observation], lost: float) -> list[Interval]:
+    """Return the intervals from the first preemption on in which the server stepped all the time.
+
+    A gap between two tokens of a victim is no step, so the steps themselves are counted. What a victim computes again
+    is in no counter: ``lost`` is the share of its context, taken as the mean of those running.
+    """
+    pressed = dropwhile(lambda each: not each.sample.preemptions, seen)
+    found = (_stepping(before, now, lost) for before, now in pairwise(pressed))
     return [interval for interval in found if interval is not None]
 
 
@@ -115,6 +127,33 @@ def _interval(before: Observation, now: Observation) -> Interval | None:
         prefill=((new.prompt_tokens or 0.0) - (old.prompt_tokens or 0.0)) / steps,
         decoding=decoding,
         context=max(0.0, held - decoding * now.block_size / 2),  # the last block of each is half empty on average
+        weight=steps,
+    )
+
+
+def _stepping(before: Observation, now: Observation, lost: float) -> Interval | None:
+    old, new = before.sample, now.sample
+    if old.steps is None or new.steps is None or not new.kv_capacity_tokens:
+        return None
+    running = ((old.running or 0.0) + (new.running or 0.0)) / 2
+    busy = all(each.running and each.waiting for each in (old, new))
+    steps, outputs = new.steps - old.steps, (new.generation_tokens or 0.0) - (old.generation_tokens or 0.0)
+    if not busy or steps < _MIN_STEPS or outputs < _MIN_STEPS:
+        return None
+    held = ((old.kv_usage or 0.0) + (new.kv_usage or 0.0)) / 2 * (new.kv_capacity_tokens - now.block_size)
+    again = ((new.preemptions or 0.0) - (old.preemptions or 0.0)) * lost * held / max(1.0, running)
+    prompts = [each.prompt_tokens_computed for each in (new, old)]
+    if None in prompts:
+        prompts = [(each.prompt_tokens or 0.0) - (each.prefix_cache_hits or 0.0) for each in (new, old)]
+    computed = (prompts[0] or 0.0) - (prompts[1] or 0.0)
+    if again > _GUESSED * (computed + outputs):
+        return None
+    return Interval(
+        at=now.at,
+        seconds=(now.at - before.at) / steps,
+        prefill=max(0.0, computed + again) / steps,
+        decoding=outputs / steps,
+        context=max(0.0, held - outputs / steps * now.block_size / 2),
         weight=steps,
     )
 

@@ -39,6 +39,7 @@ class Case:
     """What is simulated: a part of the period, the fitted step time, the server, and which settings were assumed.
 
     ``open``: of settings that are not known, the values to try.
+    ``engines`` share the load; ``fits`` is how many requests ran on average while the cache was full, where it was.
     """
 
     engine: str
@@ -47,6 +48,8 @@ class Case:
     settings: ServerSettings
     assumed: tuple[str, ...] = ()
     open: Mapping[str, Sequence[object]] = field(default_factory=dict)
+    engines: int = 1
+    fits: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vllm_vitals.planner.review.load import in_flight
-from vllm_vitals.planner.telemetry.telemetry import EngineId, EngineSeries, Telemetry, known
+from vllm_vitals.planner.telemetry.telemetry import EngineId, EngineSeries, Telemetry, known, mean
 from vllm_vitals.planner.whatif.calibrate import Case
 from vllm_vitals.planner.whatif.workload_slice import Focus, SituationError, intervals, situation
 from vllm_vitals.recordings.recording import RecordingError
@@ -20,6 +20,8 @@ from vllm_vitals.simulator.settings import ServerSettings, SettingsError
 
 _BATCHES = (2048, 512, 8192)  # vLLM's own default depends on the model and the device
 _DEFAULT_BLOCK = 16
+_FULL = 0.95  # mean KV usage of a window from which the cache was full in it
+_LOST, _LOST_CACHED = 0.45, 0.3  # share of its context that a victim computes again, as measured in loops
 _RESERVES_SINCE = (0, 19)  # scheduler_reserve_full_isl, on by default; before it only the first chunk had to fit
 _ON = frozenset({"true", "1", "yes", "on"})
 
@@ -142,11 +144,25 @@ def case(
     known_server = server(series, settings_of(telemetry, engine, told))
     here = situation(series, telemetry.grid, focus, between)
     if recording is not None:
-        observed = fit.intervals(_to_the_break(fit.observations(recording, engine.engine)))
+        seen = list(_to_the_break(fit.observations(recording, engine.engine)))
+        lost = _LOST_CACHED if known_server.settings.enable_prefix_caching else _LOST
+        observed = [*fit.intervals(seen), *fit.loaded(seen, lost)]
     else:
         observed = intervals(series, telemetry.grid, known_server.settings.capacity_tokens)
     try:
         time = fit.fit(observed)
     except fit.FitError as error:
         raise SituationError(str(error)) from None
-    return Case(str(engine), here, time, known_server.settings, known_server.assumed, known_server.open)
+    return Case(
+        str(engine), here, time, known_server.settings, known_server.assumed, known_server.open, len(engines),
+        _fits(series, here.windows),
+    )  # fmt: skip
+
+
+def _fits(series: EngineSeries, windows: range) -> float | None:
+    """Return how many ran on average while the cache was full: what our advice of fewer requests starts from."""
+    running, usage = series.gauge("requests_running"), series.gauge("kv_cache_usage_ratio_max")
+    usage = usage if usage is not None else series.gauge("kv_cache_usage_ratio")
+    if running is None or usage is None:
+        return None
+    return mean(running[w] for w in windows if usage[w] >= _FULL)

@@ -42,6 +42,13 @@ SIMULATED: Mapping[str, Kind] = {
 }  # fmt: skip
 
 
+# What a what-if can be asked to change (`variants.asked`).
+CHANGED: Mapping[str, Kind] = {
+    **{name: kind for name, kind in SIMULATED.items() if name != "version"}, "max_num_scheduled_tokens": _WHOLE,
+    "kv_offload": _FLAG, "max_tokens": _WHOLE, "gateway_concurrency": _WHOLE,
+}  # fmt: skip
+
+
 def _all(names: str, kind: Kind) -> dict[str, Kind]:
     return dict.fromkeys(names.split(), kind)
 
@@ -75,20 +82,36 @@ _OTHERS = """
 KNOBS: Mapping[str, Kind] = {**SIMULATED, **_all(_COUNTS, _WHOLE), **_all(_SWITCHES, _FLAG), **_all(_OTHERS, _TEXT)}
 
 
-def parse(given: Sequence[str], known: Mapping[str, Kind]) -> dict[str, str]:
+def parse_changes(given: Sequence[str]) -> list[tuple[str, str]]:
+    """Return what ``--set-to`` asks to try; one name may be given several values."""
+    return [item for text in given for item in parse((text,), CHANGED, "--set-to").items()]
+
+
+def parse_growth(text: str) -> float:
+    """Return the factor of ``+30%``, ``-20%`` or ``1.3``."""
+    try:
+        value = 1 + float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        value = 0.0
+    if not isfinite(value) or not 0.01 <= value <= 100:
+        raise click.UsageError(f"--traffic: expected a change such as +30%, got {text[:80]!r}")
+    return value
+
+
+def parse(given: Sequence[str], known: Mapping[str, Kind], option: str = "--set") -> dict[str, str]:
     """``NAME=VALUE`` texts as a mapping; what vLLM reads from its environment (``VLLM_...``) is always accepted."""
     found: dict[str, str] = {}
     for text in given:
         name, equals, value = text.partition("=")
         if not equals or not name.isidentifier() or not value:
-            raise click.UsageError(f"--set: expected NAME=VALUE such as max_num_seqs=64, got {text[:80]!r}")
+            raise click.UsageError(f"{option}: expected NAME=VALUE such as max_num_seqs=64, got {text[:80]!r}")
         if name in found:
-            raise click.UsageError(f"--set {name} is given twice")
+            raise click.UsageError(f"{option} {name} is given twice")
         if name not in known and not (known is KNOBS and name.startswith("VLLM_")):
-            raise click.UsageError(f"--set {name}: {_unknown(name, known)}")
+            raise click.UsageError(f"{option} {name}: {_unknown(name, known)}")
         expected, fits = known.get(name, _TEXT)
         if not fits(value):
-            raise click.UsageError(f"--set {name}: expected {expected}, got {value[:80]!r}")
+            raise click.UsageError(f"{option} {name}: expected {expected}, got {value[:80]!r}")
         found[name] = value
     return found
 
@@ -97,6 +120,6 @@ def _unknown(name: str, known: Mapping[str, Kind]) -> str:
     close = difflib.get_close_matches(name, known, 1)
     if close:
         return f"no such setting; did you mean {close[0]}?"
-    if known is SIMULATED:
+    if known is not KNOBS:
         return f"not simulated; known are {', '.join(known)}"
     return "not a setting of vLLM that this release knows; a newer one can stand in --name"

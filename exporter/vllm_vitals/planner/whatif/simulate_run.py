@@ -27,6 +27,7 @@ class Gateway:
     ``split_at``: prompts from so many tokens on go to the last engine alone. ``predict``: requests are let in only
     while prompts and predicted outputs fit the cache; the prediction is the truth x ``bias`` x a log-normal error of
     ``noise``, known only up to a class where ``classes`` > 1: the next power of it. Shortest prediction first.
+    ``limit``: no more requests than so many are inside an engine, the others wait their turn at the gateway.
     """
 
     split_at: float = inf
@@ -34,6 +35,12 @@ class Gateway:
     noise: float = 0.0
     bias: float = 1.0
     classes: float = 1.0
+    limit: float = inf
+
+    @property
+    def holds(self) -> bool:
+        """Whether requests wait here."""
+        return self.predict or self.limit < inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +107,7 @@ class _Run:
         self._gateway = gateway
         self._random = Random(seed + 1)  # noqa: S311 - a simulation
         self._held = [_Held() for _ in self._engines]
-        self._room = 0.95 * settings.capacity_tokens
+        self._room = 0.95 * settings.capacity_tokens if gateway.predict else gateway.limit
         self._begun: list[Request] = []
         self._done: list[Request] = []
 
@@ -144,17 +151,24 @@ class _Run:
     def _receive(self, request: Request) -> None:
         self._begun.append(request)
         index = self._place(request)
-        if not self._gateway.predict:
+        if not self._gateway.holds:
             self._engines[index].add(request)
             return
+        if not self._gateway.predict:
+            self._hold(index, 1.0, float(request.id), request)
+            return
         error = exp(self._random.gauss(0.0, self._gateway.noise)) if self._gateway.noise else 1.0
-        held = self._held[index]
         guess = max(1.0, request.output * self._gateway.bias * error)
         if self._gateway.classes > 1:
             guess = self._gateway.classes ** ceil(log(guess, self._gateway.classes))
         need = request.prompt + guess
+        self._hold(index, need, need, request)
+
+    def _hold(self, index: int, need: float, order: float, request: Request) -> None:
+        """Let a request wait for its turn; it takes so much of the room inside."""
+        held = self._held[index]
         held.needs[request.id] = need
-        heappush(held.waiting, (need, request.id, request))
+        heappush(held.waiting, (order, request.id, request))
         self._admit(index)
 
     def _place(self, request: Request) -> int:
@@ -171,8 +185,11 @@ class _Run:
 
     def _admit(self, index: int) -> None:
         held = self._held[index]
-        while held.waiting and (held.inside <= 0 or held.inside + held.waiting[0][0] <= self._room):
-            need, _, request = heappop(held.waiting)
+        while held.waiting:
+            need = held.needs[held.waiting[0][1]]
+            if held.inside > 0 and held.inside + need > self._room:
+                return
+            _, _, request = heappop(held.waiting)
             held.inside += need
             self._engines[index].add(request)
 

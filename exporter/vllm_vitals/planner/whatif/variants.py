@@ -7,6 +7,7 @@ what vLLM would refuse to start with is left out.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from math import floor, sqrt
+from typing import Any
 
 from vllm_vitals.planner.whatif.simulate_run import Gateway
 from vllm_vitals.simulator.settings import ServerSettings, SettingsError
@@ -15,7 +16,7 @@ from vllm_vitals.simulator.workload import Load
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One thing changed."""
+    """One thing changed. ``servers``: how many like the simulated one there are then, for each that there is."""
 
     knob: str
     setting: str
@@ -23,6 +24,7 @@ class Variant:
     load: Load
     engines: int = 1
     gateway: Gateway = field(default_factory=Gateway)
+    servers: float = 1.0
 
 
 def variants(base: Variant) -> Iterator[Variant]:
@@ -97,3 +99,52 @@ def _gateways(base: Variant) -> Iterator[Variant]:
         ("20 % too long", Gateway(predict=True, noise=0.3, bias=1.2)),
     ):
         yield replace(base, knob="length predictor at the gateway", setting=setting, gateway=gateway)
+
+
+def asked(base: Variant, name: str, text: str) -> Variant:
+    """Return one setting at a value that a person chose. Raises `SettingsError` where vLLM would not start so."""
+    now = base.settings
+    if name == "gateway_concurrency":
+        return replace(base, knob=name, setting=f"{text} inside an engine", gateway=Gateway(limit=float(text)))
+    if name == "max_tokens":
+        return replace(base, knob=name, setting=text, load=replace(base.load, max_tokens=int(text)))
+    if name == "kv_cache_capacity_tokens":
+        blocks = max(2, round(float(text) / now.block_size))
+        changed = replace(now, num_gpu_blocks=blocks)
+        return replace(
+            base, knob="KV capacity", setting=f"{now.capacity_tokens:,} → {int(text):,} tokens", settings=changed
+        )
+    if name in ("max_num_batched_tokens", "max_num_scheduled_tokens"):  # the scheduler's budget is the smaller one
+        setting = f"{now.max_num_batched_tokens} → {text}, cache unchanged"
+        return replace(base, knob=name, setting=setting, settings=replace(now, max_num_batched_tokens=int(text)))
+    old = getattr(now, name)
+    value = text.lower() in ("true", "1", "yes", "on") if isinstance(old, bool) else type(old)(float(text))
+    changes: dict[str, Any] = {name: value}
+    return replace(base, knob=name, setting=f"{_plain(old)} → {_plain(value)}", settings=replace(now, **changes))
+
+
+def _plain(value: object) -> str:
+    return (
+        ("on" if value else "off")
+        if isinstance(value, bool)
+        else f"{value:g}"
+        if isinstance(value, float)
+        else str(value)
+    )
+
+
+def fleet(base: Variant, present: int, engines: int | None, more: float) -> Iterator[Variant]:
+    """Yield other numbers of engines, other traffic (a factor), and both; ``present`` is how many there are."""
+    both = [(engines, 1.0), (present, more), (engines, more)] if engines else [(present, more)]
+    for count, traffic in dict.fromkeys(both):
+        if not count or (count, traffic) == (present, 1.0):
+            continue
+        share = traffic * present / count
+        clients = max(1, round(base.load.clients * share)) if base.load.clients else 0
+        words = f"{present} → {count}" if count != present else ""
+        if traffic != 1:
+            words = f"{words}{', traffic ' if words else ''}{traffic - 1:+.0%}".replace("%", " %")
+        yield replace(
+            base, knob="engines" if count != present else "traffic", setting=words, servers=count / present,
+            load=replace(base.load, rate=base.load.rate * share, clients=clients),
+        )  # fmt: skip

@@ -6,9 +6,9 @@ what was really observed and, where something was changed, as `WHATIF_ERROR_FLOO
 says to trust the direction alone.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from math import sqrt
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import floor, sqrt
 from statistics import median
 
 from vllm_vitals.core.snapshot import Reading
@@ -16,10 +16,12 @@ from vllm_vitals.planner.whatif.calibrate import NAMES, Case, SimulationBudget, 
 from vllm_vitals.planner.whatif.error_floor import WHATIF_ERROR_FLOOR
 from vllm_vitals.planner.whatif.simulate_run import Outcome
 from vllm_vitals.planner.whatif.variants import Variant, variants
-from vllm_vitals.planner.whatif.workload_slice import METRICS
+from vllm_vitals.planner.whatif.variants import asked as one
+from vllm_vitals.planner.whatif.workload_slice import METRICS, Situation
 from vllm_vitals.simulator.settings import ServerSettings
 from vllm_vitals.simulator.steptime import StepTime
 
+DEMAND = 0.05  # least error of a throughput that the load sets, not the server
 GOOD, FAIR = 0.15, 0.40  # median miss of the fit
 HALF = 0.5  # a miss from which no fit is called good
 WILD = 1.0  # a miss from which a measure is not reproduced at all
@@ -70,25 +72,29 @@ def whatif(
     case: Case,
     chosen: Sequence[Variant] | None = None,
     effort: SimulationBudget | None = None,
+    asked: Callable[[Variant], Iterable[Variant]] = lambda _: (),
     progress: Callable[[int, int, str], None] = lambda done, total, what: None,
 ) -> WhatIf:
-    """Simulate the situation as it is and with each thing changed: those ``chosen``, or every knob."""
+    """Simulate the situation as it is and with each thing changed: those ``chosen``, or every knob.
+
+    ``asked`` makes further variants of the server as it is, which come first; our own advice is always among them.
+    """
     here, effort = case.here, effort or SimulationBudget()
     progress(0, 1, "as it is")
     fit, assumed = calibrate(case, effort)
     as_it_is, time, base, misses = fit.as_it_is, fit.time, fit.outcomes, fit.misses
-    changed = list(variants(as_it_is) if chosen is None else chosen)
+    changed = list(chosen) if chosen is not None else [*asked(as_it_is), *_advised(case, as_it_is), *variants(as_it_is)]
     pair = [variant for variant in changed if variant.engines > 1]
     total = 1 + len(changed)
     progress(1, total, "as it is")
-    rows = [_row(as_it_is, base, base, here.observed, misses)]
+    rows = [_row(as_it_is, base, base, here, misses)]
     pair_base = base
     for number, variant in enumerate(changed):
         outcomes = runs(variant, time, here, effort)
         if pair and variant is pair[0]:
             pair_base = outcomes  # two engines without routing: what routing is compared with
         compared = pair_base if variant.engines > 1 else base
-        rows.append(_row(variant, outcomes, compared, here.observed, misses))
+        rows.append(_row(variant, outcomes, compared, here, misses))
         progress(number + 2, total, f"{variant.knob} {variant.setting}")
     return WhatIf(
         case.engine,
@@ -104,14 +110,25 @@ def whatif(
     )
 
 
+def _advised(case: Case, base: Variant) -> Iterator[Variant]:
+    """Yield what `check` and the review advise where a cache is full: fewer requests inside, by either knob."""
+    if not case.fits:
+        return
+    number = max(1, floor(0.9 * case.fits))
+    for name in ("max_num_seqs", "gateway_concurrency"):
+        if number < base.settings.max_num_seqs:
+            made = one(base, name, str(number))
+            yield replace(made, setting=f"{made.setting} (our advice)")
+
+
 def _row(
     variant: Variant,
     outcomes: Sequence[Outcome],
     base: Sequence[Outcome],
-    seen: Mapping[str, Reading],
+    here: Situation,
     misses: Mapping[str, float],
 ) -> Row:
-    metrics = {}
+    metrics, seen, rate = {}, here.observed, here.load.rate
     for name in METRICS:
         simulated, before = centre(outcomes, name), centre(base, name)
         truth = seen[name].value
@@ -120,15 +137,28 @@ def _row(
             value = truth * simulated / before
         if name == "truncated" and value is not None:
             value = min(1.0, max(truth or 0.0, simulated or 0.0))
+        if value is not None and name in ("generated", "completed"):
+            value *= variant.servers
         error = sqrt(misses.get(name, 0.0) ** 2 + scatter(outcomes, name) ** 2 + _coarse(seen[name]) ** 2)
         # The row as it is was observed; how well a changed one is simulated is unknown.
-        metrics[name] = Prediction(
-            value, max(error, WHATIF_ERROR_FLOOR.get(name, 0.0)) if variant.knob else error, simulated
-        )
+        floor_here = WHATIF_ERROR_FLOOR.get(name, 0.0)
+        if (
+            name in ("generated", "completed")
+            and _answers_all(variant.load.rate, outcomes)
+            and _answers_all(rate, base)
+        ):
+            floor_here = DEMAND  # what comes is answered, before and after: the load says how much that is
+        metrics[name] = Prediction(value, max(error, floor_here) if variant.knob else error, simulated)
     return Row(
         variant.knob, variant.setting, metrics, _note(seen["per_completion"].value, metrics["per_completion"], base),
         idle=bool(variant.knob) and list(outcomes) == list(base),
     )  # fmt: skip
+
+
+def _answers_all(rate: float, outcomes: Sequence[Outcome]) -> bool:
+    """Return whether an open load is answered as it comes."""
+    done = centre(outcomes, "completed")
+    return rate > 0 and done is not None and done >= 0.97 * rate
 
 
 def _coarse(seen: Reading) -> float:

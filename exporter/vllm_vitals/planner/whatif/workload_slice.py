@@ -72,19 +72,24 @@ def situation(
     windows, closed = _level(series, windows)
     seconds = float(len(windows) * grid.step)
     load = _load(series, grid, windows, closed)
-    backlog = None if closed else _backlog(series, windows, load.rate * seconds)
+    backlog = None if closed else _backlog(series, windows, load.rate * seconds, by_hand=between is not None)
     observed = _observed(series, grid, windows)
     return Situation(windows, grid.at(windows.start), seconds, closed, backlog, load, observed)
 
 
-def _backlog(series: EngineSeries, windows: range, came: float) -> int | None:
-    """Return what was in flight at the start, where much more is at the end."""
+def _backlog(series: EngineSeries, windows: range, came: float, by_hand: bool) -> int | None:
+    """Return what was in flight at the start, where much more is at the end.
+
+    A stretch chosen by hand stands for itself: what another load left behind does not come with it.
+    """
     present = in_flight(series)
     if present is None or isnan(present[windows.stop - 1]):
         return None
     before = present[windows.start - 1] if windows.start > 0 else present[windows.start]
     before = 0.0 if isnan(before) else before
-    return round(before) if present[windows.stop - 1] - before > max(5.0, GROWING * came) else None
+    if present[windows.stop - 1] - before <= max(5.0, GROWING * came):
+        return None
+    return 0 if by_hand else round(before)
 
 
 def _between(grid: Grid, between: tuple[float, float]) -> range:

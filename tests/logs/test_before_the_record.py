@@ -1,5 +1,6 @@
 """What people and collectors put before and around vLLM's lines: four lines from the field, in every dress."""
 
+import base64
 import json
 from collections.abc import Callable
 from typing import Any
@@ -151,6 +152,7 @@ ENVELOPES: dict[str, Callable[[str], Any]] = {
     "Splunk HEC": lambda line: {"time": 1777416872, "host": "gpu-1", "sourcetype": "vllm", "event": line},
     "Splunk export": lambda line: {"preview": False, "result": {"_raw": line, "_time": "x"}},
     "Azure": lambda line: {"TimeGenerated": "2026", "LogMessage": line, "PodName": "vllm-0"},
+    "OTLP, bytes": lambda line: {"body": {"bytesValue": base64.b64encode(line.encode()).decode()}, "severityText": "x"},
     "VictoriaLogs": lambda line: {"_time": "2026-04-28T22:54:32Z", "_stream": "{pod='vllm-0'}", "_msg": line},
     "Elastic, kept": lambda line: {"@timestamp": "2026", "event": {"original": line, "dataset": "x"}},
     "GELF": lambda line: {"version": "1.1", "host": "gpu-1", "short_message": line, "level": 6},
@@ -243,6 +245,7 @@ def test_a_record_that_a_client_quotes_is_none(line: str) -> None:
         ({"line": "hello", "labels": {}}, "no_schema"),
         ({"event": "user logged in", "level": "info"}, "no_schema"),
         ({"body": {"stringValue": 5}}, "no_schema"),
+        ({"body": {"bytesValue": "?"}}, "no_schema"),
         ({"data": [1, 2, [], None, [[["x"]]]]}, "no_schema"),
         ({"resourceLogs": []}, "no_schema"),
         ({"message": "hello", "source_type": "file", "host": "a"}, "text"),

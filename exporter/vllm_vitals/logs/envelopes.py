@@ -4,6 +4,7 @@ Input: one JSON record. Output: what it carries: lines as text, or records. Inva
 gives each part of the record once, so that opening costs no more than the record's size.
 """
 
+import base64
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -48,6 +49,9 @@ SURE = (
 # Keys that others write too; they come after a record's own "message".
 UNSURE = (
     Carrier("Message", _EITHER),
+    Carrier("Msg", _LINE),
+    Carrier("Log", _EITHER),
+    Carrier("record", _RECORD),
     Carrier("original", _LINE),  # Elastic's event.original
     Carrier("event.original", _LINE),
     Carrier("json", _RECORD),  # Filebeat with a parsed message
@@ -121,18 +125,27 @@ def _bytes(value: list[Any]) -> str | None:
 
 
 def _any_value(value: dict[str, Any]) -> Content:
-    """OpenTelemetry's AnyValue as what it holds; any other record as it is."""
+    """Open OpenTelemetry's AnyValue; any other record stays as it is."""
     if len(value) != 1:
         return value
     (kind, inner), *_ = value.items()
     match kind, inner:
         case (("stringValue" | "string_value" | "Str" | "string" | "text"), str()):
             return inner
+        case "bytesValue", str():
+            return _base64(inner)
         case (("kvlistValue" | "kvlist_value"), {"values": [*pairs]}):
             return {
                 str(one["key"]): _scalar(one.get("value")) for one in pairs if isinstance(one, dict) and "key" in one
             }
     return value
+
+
+def _base64(text: str) -> str:
+    try:
+        return base64.b64decode(text, validate=True).decode("utf-8", "replace")
+    except ValueError:
+        return ""
 
 
 def _scalar(value: Any) -> Any:

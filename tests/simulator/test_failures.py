@@ -291,7 +291,7 @@ def test_a_deferred_client_that_leaves_is_gone():
 
 
 def test_a_server_that_starts_refuses_or_something_before_it_answers_503():
-    for name, reason in (("starting", "refused"), ("starting_503", "http_error")):
+    for name, reason in (("starting", "refused"), ("starting_503", "unavailable")):
         scrapes = list(play(scenario(name)))
         failed = [scrape for scrape in scrapes if scrape.body is None]
         assert {scrape.reason for scrape in failed} == {reason}

@@ -9,6 +9,7 @@ a slowdown never becomes usual; windows with evictions neither judge nor count.
 
 from array import array
 from dataclasses import dataclass
+from math import sqrt
 from statistics import median
 
 from vllm_vitals.core import signals
@@ -19,6 +20,7 @@ DAY = 86_400.0
 ALIKE = 0.25
 LEAST_PREFILL = 0.5  # prompt tokens computed per generated one; a difference below it is lost in a step
 LEAST_GAPS = 50.0  # tokens in a window whose mean gap says something
+REACH, LEAST_SPREAD, SIGMAS = 2.5, 0.3, 4.0  # times the most that ever ran; requests; standard errors
 STALE_S = 600.0  # a comparison may be so old: traffic pauses
 
 
@@ -74,32 +76,52 @@ class UsualPace:
         if row is None:
             return
         self._forget(view.at - DAY)
+        gap, accepted = row[3], row[4]
+        usual, before = self._usual(row, limits), self._pace
+        acceptance = self._acceptance(limits) if accepted >= 0 else None
+        rejected = acceptance is not None and accepted < acceptance / 2
+        slower = usual is not None and gap >= usual[0] * (1 + (limits.degraded_latency_factor - 1) / 2)
+        if not slower and not rejected:
+            self._remember(view.at, row)
+        if usual is None and acceptance is None:
+            self._pace = None
+            return
+        began = view.at - view.fast.seconds if before is None or before.since is None else before.since
+        since = began if slower or rejected else None
+        expected, windows = usual if usual is not None else (gap, len(self._times))
+        spoken = (None, None) if acceptance is None else (accepted, acceptance)
+        self._pace = Pace(view.at, gap, expected, windows, since, *spoken)
+
+    def _usual(self, row: tuple[float, float, float, float, float], limits: Thresholds) -> tuple[float, int] | None:
+        """Return seconds a token at this load, and from how many windows; None where the past does not say.
+
+        At equal running and KV it is their median. A slow server in front of the same traffic holds more requests than
+        it ever did: there it is the line through the past, gap against running, which is how a batch behaves.
+        """
         running, tokens, prefill, gap, accepted = row
         # less prefill explains no slowdown; and where it is less than half a token a generated one, no more does
         slack = max(ALIKE * prefill, LEAST_PREFILL * running / gap)
-        alike = [
-            (g, a)
+        held = (1 - ALIKE) * tokens / running
+        comparable = [
+            (r, t, g)
             for r, t, p, g, a in zip(self._running, self._tokens, self._prefill, self._gap, self._accepted, strict=True)
-            if abs(r - running) <= max(0.5, ALIKE * running)
-            and abs(t - tokens) <= ALIKE * tokens
-            and p >= prefill - slack
-            and (a >= 0) == (accepted >= 0)
+            if p >= prefill - slack and t >= held * r and (a >= 0) == (accepted >= 0)
         ]
-        before = self._pace
-        if len(alike) < limits.baseline_windows:
-            self._pace = None
-            self._remember(view.at, row)
-            return
-        usual, known = median(g for g, _ in alike), median(a for _, a in alike)
-        rejected = 0 <= accepted < known / 2
-        slower = rejected or gap >= usual * (1 + (limits.degraded_latency_factor - 1) / 2)
-        since = (
-            None if not slower else before.since if before and before.since is not None else view.at - view.fast.seconds
-        )
-        spoken = (accepted, known) if accepted >= 0 else (None, None)
-        self._pace = Pace(view.at, gap, usual, len(alike), since, *spoken)
-        if not slower:
-            self._remember(view.at, row)
+        alike = [
+            g
+            for r, t, g in comparable
+            if abs(r - running) <= max(0.5, ALIKE * running) and abs(t - tokens) <= ALIKE * tokens
+        ]
+        if len(alike) >= limits.baseline_windows:
+            return median(alike), len(alike)
+        if len(comparable) < limits.baseline_windows:
+            return None
+        expected = _on_the_line([(r, g) for r, _, g in comparable], running, gap)
+        return None if expected is None else (expected, len(comparable))
+
+    def _acceptance(self, limits: Thresholds) -> float | None:
+        known = [share for share in self._accepted if share >= 0]
+        return median(known) if len(known) >= limits.baseline_windows else None
 
     def _remember(self, at: float, row: tuple[float, float, float, float, float]) -> None:
         self._times.append(at)
@@ -115,6 +137,26 @@ class UsualPace:
         stale = sum(1 for t in self._times if t < before)
         for column in (self._times, *self._columns()):
             del column[:stale]
+
+
+def _on_the_line(past: list[tuple[float, float]], running: float, gap: float) -> float | None:
+    """Return the gap that the line through the past gives at ``running``; None where it does not reach there.
+
+    Invariant: a gap within four standard errors of the line (at that distance) is as expected.
+    """
+    count = len(past)
+    runs, gaps = [r for r, _ in past], [g for _, g in past]
+    least, most = min(runs), max(runs)
+    mean_r, mean_g = sum(runs) / count, sum(gaps) / count
+    spread = sum((r - mean_r) ** 2 for r in runs)
+    if running > REACH * most or spread <= count * LEAST_SPREAD**2:
+        return None
+    slope = max(0.0, sum((r - mean_r) * (g - mean_g) for r, g in past) / spread)
+    error = sum((g - mean_g - slope * (r - mean_r)) ** 2 for r, g in past) / max(1, count - 2)
+    at = max(least, running)
+    expected = mean_g + slope * (at - mean_r)
+    doubt = sqrt(error * (1 + 1 / count + (at - mean_r) ** 2 / spread))
+    return max(expected, gap) if gap <= expected + SIGMAS * doubt else expected
 
 
 def _row(view: WindowView, limits: Thresholds) -> tuple[float, float, float, float, float] | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from vllm_vitals.core.sample import TargetSample
 from vllm_vitals.vllm.routes import PAUSE, RESUME, HttpKey
 
+IN_FLIGHT = 8.0  # tokens of a request that a step under way may still give after the pause was answered
 OWN_EVICTIONS_S = 60.0  # after a pause: a victim's preemption is counted with its next token
 
 
@@ -38,6 +39,7 @@ class PauseWatch:
         self._since: float | None = None
         self._ended_at: float | None = None
         self._order_unknown = False
+        self._paused_at_last = False  # the newest scrape was the first to show the pause
 
     def feed(self, at: float, sample: TargetSample) -> Pause:
         """Take in a good scrape: whether it is paused now."""
@@ -53,6 +55,10 @@ class PauseWatch:
             self._since, self._order_unknown = None, False
             return self._decide(at, paused=calls[0] > 0, resumed=calls[1] > 0)
         paused, resumed = calls[0] > earlier[0], calls[1] > earlier[1]
+        first_after = self._since is not None and self._paused_at_last
+        self._paused_at_last = paused and not resumed
+        if first_after and not paused and not resumed and _in_flight(before, sample):
+            return self._decide(at, paused=False, resumed=False)
         if _progressed(before, sample):
             self._order_unknown = False
             # tokens of the interval in which the pause came were made before it, or it has been resumed since
@@ -84,6 +90,16 @@ def _anew(before: TargetSample, now: TargetSample) -> bool:
     """Return whether any engine's counters began again."""
     return any(
         (new.generation_tokens or 0.0) < (old.generation_tokens or 0.0)
+        for identity, new in now.engines.items()
+        if (old := before.engines.get(identity)) is not None
+    )
+
+
+def _in_flight(before: TargetSample, now: TargetSample) -> bool:
+    """Return whether the tokens made between two scrapes are no more than the step under way had."""
+    return all(
+        (new.generation_tokens or 0.0) - (old.generation_tokens or 0.0) <= IN_FLIGHT * (old.running or 0.0)
+        and new.completions == old.completions
         for identity, new in now.engines.items()
         if (old := before.engines.get(identity)) is not None
     )

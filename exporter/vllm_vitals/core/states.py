@@ -103,7 +103,6 @@ SPECS: Mapping[State, StateSpec] = {
         "act",
         trouble=True,
         pages=True,
-        proof="Not decided yet.",
     ),
     State.DEATH_SPIRAL: StateSpec(
         "critical",
@@ -150,7 +149,6 @@ SPECS: Mapping[State, StateSpec] = {
         "users",
         "watch",
         trouble=True,
-        proof="Not decided yet.",
     ),
     State.KV_HELD: StateSpec(
         "warning",
@@ -159,7 +157,6 @@ SPECS: Mapping[State, StateSpec] = {
         "#7A5195",
         "work",
         "watch",
-        proof="Not decided yet.",
     ),
     State.PREEMPTING: StateSpec(
         "warning",
@@ -170,9 +167,19 @@ SPECS: Mapping[State, StateSpec] = {
     ),
     State.SATURATED: StateSpec("warning", "saturated", "Requests queue; nothing is evicted.", "#3274D9"),
     State.KV_PRESSURE: StateSpec("warning", "KV pressure", "The KV cache is almost full.", "#8AB8FF"),
-    State.PAUSED: StateSpec("ok", "paused", "An operator has paused it.", "#9AA3AD", proof="Not decided yet."),
+    State.PAUSED: StateSpec(
+        "ok",
+        "paused",
+        "An operator has paused it.",
+        "#9AA3AD",
+        proof="POST /pause was answered after the last /resume, and no token came since.",
+    ),
     State.STARTING: StateSpec(
-        "ok", "starting", "It has not answered yet and may still be loading.", "#A7C5BD", proof="Not decided yet."
+        "ok",
+        "starting",
+        "It has not answered yet and may still be loading.",
+        "#A7C5BD",
+        proof="It has never answered (refused, no such name, no answer in time, 503), within its budget (10 min).",
     ),
     State.HEALTHY: StateSpec("ok", "healthy", "Working.", "#37872D", proof="Work flows and no rule above holds."),
     State.IDLE: StateSpec("ok", "idle", "No work.", "#96D98D", proof="No work and no tokens in the window."),

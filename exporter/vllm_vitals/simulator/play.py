@@ -9,6 +9,7 @@ from http import HTTPStatus
 from math import inf
 
 from vllm_vitals.core.snapshot import Scrape
+from vllm_vitals.scrape import reasons
 from vllm_vitals.simulator.exposed_families import Dialect
 from vllm_vitals.simulator.scenario import Scenario
 from vllm_vitals.simulator.workload import Arrivals
@@ -45,7 +46,13 @@ def _scrapes(world: World, interval_s: float, duration_s: float | None) -> Itera
         body = world.scrape(at)
         if body is None and world.answers:
             status = HTTPStatus(world.answers)
-            yield Scrape(world.epoch + at, _SCRAPE_S, None, "http_error", f"HTTP {status.value} {status.phrase}")
+            yield Scrape(
+                world.epoch + at,
+                _SCRAPE_S,
+                None,
+                reasons.of_status(status.value),
+                f"HTTP {status.value} {status.phrase}",
+            )
         elif body is None:
             yield Scrape(world.epoch + at, _SCRAPE_S, None, "refused", "connection refused")
         else:

@@ -1,20 +1,34 @@
 # vllm-vitals: the daemon and its commands, without compiler, package manager or dashboard tooling.
+# Every package comes from requirements/*.txt, by hash.
 ARG PYTHON_IMAGE=python:3.13.7-slim-trixie
 
 FROM ${PYTHON_IMAGE} AS build
 WORKDIR /src
-RUN python -m venv --without-pip /opt/vllm-vitals
+COPY requirements requirements
+RUN python -m pip install --no-cache-dir --require-hashes -r requirements/build.txt \
+ && python -m venv --without-pip /opt/vllm-vitals \
+ && pip --python /opt/vllm-vitals/bin/python install --no-cache-dir --no-compile --require-hashes -r requirements/runtime.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY exporter exporter
-RUN pip --python /opt/vllm-vitals/bin/python install --no-cache-dir .
+RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --no-index -w /dist . \
+ && pip --python /opt/vllm-vitals/bin/python install --no-cache-dir --no-compile --no-deps --no-index /dist/*.whl \
+ && python -m compileall -q /opt/vllm-vitals
 
 FROM ${PYTHON_IMAGE}
+ARG VERSION=dev
+ARG REVISION=unknown
 LABEL org.opencontainers.image.title="vllm-vitals" \
       org.opencontainers.image.description="The monitor for vLLM" \
-      org.opencontainers.image.licenses="Apache-2.0"
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
 COPY --from=build /opt/vllm-vitals /opt/vllm-vitals
 ENV PATH=/opt/vllm-vitals/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 USER 65532:65532
 EXPOSE 9840
+STOPSIGNAL SIGTERM
+# For the default command; Kubernetes and compose have their own.
+HEALTHCHECK --interval=15s --timeout=3s --start-period=10s --retries=4 \
+  CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:9840/-/healthy', timeout=2)"]
 ENTRYPOINT ["vllm-vitals"]
 CMD ["run", "--listen", "0.0.0.0:9840", "http://localhost:8000"]

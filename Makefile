@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help demo test lint build generated pytest bench soak fuzz incidents traces package sbom setup tools clean
+.PHONY: help demo test lint build generated pytest bench soak fuzz incidents traces package sbom lock setup tools clean
 
 help:
 	@echo "make demo    a simulated vLLM server that gets into trouble, watched: no GPU, no Docker"
@@ -21,6 +21,7 @@ help:
 	@echo "make soak    everything hostile at once, beside a hundred good targets: SOAK=10 minutes"
 	@echo "make fuzz    hostile input for minutes"
 	@echo "make package  build wheel and sdist, check them, install and use them in a new environment (needs a package index)"
+	@echo "make lock    versions and hashes of all that is installed: requirements/*.txt (ARGS=--upgrade for newer ones)"
 	@echo "make sbom    packages and licences of a full installation (CycloneDX)"
 	@echo "make clean   remove what make set up here (.venv, .tools, caches)"
 
@@ -73,13 +74,16 @@ package:
 sbom: package
 	tools/sbom.sh "$(PYTHON)" dist sbom
 
+lock:
+	tools/lock.sh "$(PYTHON)" $(ARGS)
+
 # Days of the public traces through the simulator and the daemon's judgement; the suite plays an hour of each.
 traces: $(VENV)/.ready
 	python -m tests.traces
 
 setup: $(VENV)/.ready
 
-$(VENV)/.ready: pyproject.toml tools/venv.sh
+$(VENV)/.ready: pyproject.toml requirements/develop.txt tools/venv.sh
 	tools/venv.sh "$(PYTHON)" $(VENV)
 	@touch $@
 

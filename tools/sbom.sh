@@ -11,7 +11,9 @@ work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 "$work/tools/bin/pip" install -q --disable-pip-version-check 'pip>=25.1'
 "$work/tools/bin/pip" install -q --disable-pip-version-check --group sbom
 "$python" -m venv "$work/venv"
-"$work/venv/bin/pip" install -q --disable-pip-version-check "$wheel[build,dns,review]"
+# the versions that the image has and the tests ran with
+sed -E 's/ *\\$//; /^ +--hash/d' requirements/develop.txt >"$work/versions.txt"
+"$work/venv/bin/pip" install -q --disable-pip-version-check -c "$work/versions.txt" "$wheel[build,dns,review]"
 "$work/venv/bin/pip" uninstall -q --disable-pip-version-check -y pip setuptools
 
 rm -rf "$out"; mkdir -p "$out"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Make a virtual environment with the program (editable) and everything that its tests and generators need.
+# Make a virtual environment with the program (editable) and everything that its tests and generators need: the versions
+# of requirements/develop.txt, and no file whose hash is not there.
 #   venv.sh PYTHON DIR
 set -euo pipefail
 python=${1:?usage: venv.sh PYTHON DIR}; dir=${2:?usage: venv.sh PYTHON DIR}
@@ -19,7 +20,8 @@ if [ ! -x "$dir/bin/python" ]; then
   fi
   "$python" -m venv "$dir"
 fi
-# dependency groups need pip 25.1
-"$dir/bin/python" -m pip install -q --disable-pip-version-check --upgrade 'pip>=25.1'
-"$dir/bin/python" -m pip install -q --disable-pip-version-check --editable '.[build,dns,review]' --group test
+pip=("$dir/bin/python" -m pip install -q --disable-pip-version-check)
+"${pip[@]}" --require-hashes -r requirements/develop.txt
+# what builds it was installed above, by hash: nothing else is fetched
+"${pip[@]}" --no-deps --no-build-isolation --no-index --editable .
 echo "setup: $dir is ready"

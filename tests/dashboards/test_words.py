@@ -15,12 +15,13 @@ from tests.dashboards.test_queries import run
 from tests.programs import find
 from vllm_vitals.catalog import BY_NAME, Kind
 from vllm_vitals.core import render
-from vllm_vitals.dashboards import links
+from vllm_vitals.dashboards import levels, links
 from vllm_vitals.dashboards.build import build
 from vllm_vitals.dashboards.site import Site
 
 # Seconds a token: in vLLM's first bucket, between two, above the last.
 SPEEDS = {"fast": 0.005, "usual": 0.03, "slow": 500.0}
+STILL = {"generated": 0, "prompts": 0, "started": 0, "steps": 0, "running": 12, "finished": 0, "waiting": 0}
 BUSY = {"generated": 2400, "prompts": 2500, "started": 5, "steps": 300, "running": 12}
 
 
@@ -29,13 +30,14 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A daemon that watches servers of several speeds, and one where requests wait and none finishes."""
     find("prometheus"), find("promtool")
     quick = chain(*(of(name, tpot=tpot, finished=5, waiting=0) for name, tpot in SPEEDS.items()))
-    yield from history.serve(tmp_path_factory.mktemp("words"), chain(quick, of("jammed", finished=0, waiting=7)))
+    stuck = chain(of("jammed", finished=0, waiting=7), of("frozen", **STILL))
+    yield from history.serve(tmp_path_factory.mktemp("words"), chain(quick, stuck))
 
 
 def of(name: str, **each: float) -> Iterator[str]:
     """What the daemon serves of a server that does so at each step."""
     engine, renderer = Engine(), render.TargetRenderer()
-    engine.run(300, **BUSY, **each)
+    engine.run(300, **BUSY | each)
     for ago, snapshot in reversed(list(enumerate(reversed(engine.told)))):
         text = render.join([renderer.render(snapshot)]).replace(b"vllm:8000", f"{name}:8000".encode())
         yield from history.stamped(text, END - STEP * ago, 'job="vllm-vitals",instance="vitals:9840"')
@@ -80,11 +82,28 @@ def test_a_band_of_concurrency_has_a_bar_though_buckets_only_bound_it(
     assert value == seconds
 
 
-def test_a_wait_is_0_without_a_queue_and_empty_only_where_nothing_finishes(words: Server) -> None:
+def test_a_wait_is_0_without_a_queue_and_endless_where_nothing_finishes(words: Server) -> None:
     wait = links.OVERVIEW, "Expected wait"
-    assert list(shown(words, *wait, "fast:8000").values()) == [0]
-    assert shown(words, *wait, "jammed:8000") == {}
-    assert panel(*wait)["fieldConfig"]["defaults"]["noValue"] == "nothing finishes"
+    assert shown(words, *wait, "fast:8000") == {"fine": 0}
+    [(word, seconds)] = shown(words, *wait, "jammed:8000").items()
+    [mapping] = panel(*wait)["fieldConfig"]["defaults"]["mappings"]
+    assert word == "too high"
+    assert seconds >= mapping["options"]["from"]
+    assert mapping["options"]["result"] == {"text": "nothing finishes", "color": levels.RED, "index": 0}
+
+
+def test_an_engine_that_does_not_move_is_never_a_wait_of_0(words: Server) -> None:
+    # Nothing waits there, and a request that came would wait for ever.
+    [(_, seconds)] = shown(words, links.OVERVIEW, "Expected wait", "frozen:8000").items()
+    assert seconds == 1e9
+
+
+def test_a_ratio_that_buckets_only_bound_is_called_fine_where_that_is_proven(words: Server) -> None:
+    said = {
+        target: list(shown(words, links.ENGINE, "3 · Tail ratio p99 / p50", f"{target}:8000"))
+        for target in ("fast", "usual")
+    }
+    assert said == {"fast": ["at least · not proven"], "usual": ["at most · fine"]}
 
 
 @pytest.mark.parametrize("setting", get_args(render.Histograms))

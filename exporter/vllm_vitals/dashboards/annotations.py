@@ -1,6 +1,6 @@
 """Annotations: when an engine changed its state, drawn on every chart."""
 
-from vllm_vitals.dashboards import field_config, states
+from vllm_vitals.dashboards import levels, states
 from vllm_vitals.dashboards.promql import BY_ENGINE, gauge
 from vllm_vitals.dashboards.theme import Annotation
 
@@ -11,7 +11,7 @@ def incidents() -> Annotation:
     """Shaded spans while an engine hurts users or wastes work."""
     matcher = states.matcher(*states.HURTING, *states.COSTLY)
     expr = f"{gauge('state', matcher, keep=('state',))} == 1"
-    return Annotation("Incidents", expr, field_config.RED, "{{state}}", _WHO)
+    return Annotation("Incidents", expr, levels.RED, "{{state}}", _WHO)
 
 
 def state_changes(shown: bool) -> Annotation:

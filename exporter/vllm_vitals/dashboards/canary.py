@@ -1,8 +1,9 @@
 """The canary's row of the engine dashboard: whether a server responds, for hangs that metrics do not show."""
 
 from vllm_vitals.dashboards import field_config, panels
-from vllm_vitals.dashboards.panels import Panel, Query
+from vllm_vitals.dashboards.panels import Panel
 from vllm_vitals.dashboards.promql import folded_target, rate
+from vllm_vitals.dashboards.query import Query
 
 
 def row() -> tuple[Panel, ...]:

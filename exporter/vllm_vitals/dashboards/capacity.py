@@ -5,7 +5,7 @@ from typing import Any
 from vllm_vitals.core.states import State
 from vllm_vitals.dashboards import field_config, links, panels, states, theme
 from vllm_vitals.dashboards.annotations import incidents
-from vllm_vitals.dashboards.panels import Panel, Query
+from vllm_vitals.dashboards.panels import Panel
 from vllm_vitals.dashboards.promql import (
     BY_ENGINE,
     ENGINE_BRIEFLY,
@@ -19,6 +19,7 @@ from vllm_vitals.dashboards.promql import (
     total,
     worst,
 )
+from vllm_vitals.dashboards.query import Query
 from vllm_vitals.dashboards.site import Site
 from vllm_vitals.dashboards.theme import Row
 from vllm_vitals.rules.text import percent
@@ -69,6 +70,7 @@ def _headroom(site: Site) -> tuple[Panel, ...]:
             "percentunit",
             "not reported",
             levels=site.scale.kv_left,
+            worded=False,
             decimals=0,
         ),
         panels.stat(
@@ -79,6 +81,7 @@ def _headroom(site: Site) -> tuple[Panel, ...]:
             "percentunit",
             "cap not known",
             levels=site.scale.slots_left,
+            worded=False,
             decimals=0,
         ),
         panels.stat(
@@ -89,6 +92,7 @@ def _headroom(site: Site) -> tuple[Panel, ...]:
             "percentunit",
             "not known",
             levels=site.scale.kv_demand,
+            worded=False,
             decimals=0,
         ),
         panels.stat(

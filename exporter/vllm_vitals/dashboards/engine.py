@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from vllm_vitals.dashboards import canary, field_config, links, panels, states, theme
+from vllm_vitals.dashboards import canary, field_config, links, panels, states, tail, theme
 from vllm_vitals.dashboards.annotations import incidents, state_changes
-from vllm_vitals.dashboards.panels import Column, Panel, Query
+from vllm_vitals.dashboards.panels import Column, Panel
 from vllm_vitals.dashboards.promql import (
     BY_ENGINE,
     ENGINE_BRIEFLY,
@@ -15,12 +15,11 @@ from vllm_vitals.dashboards.promql import (
     quantile,
     rate,
 )
+from vllm_vitals.dashboards.query import Query
 from vllm_vitals.dashboards.site import Site
 from vllm_vitals.dashboards.theme import Row
 from vllm_vitals.rules.promql import number
 from vllm_vitals.rules.text import duration_words
-
-_PROOF = ('source="request"', 'bound="lower"')
 
 
 def build(site: Site) -> dict[str, Any]:
@@ -72,13 +71,15 @@ def _signs(site: Site) -> tuple[Panel, ...]:
         ),
         panels.stat(
             "3 · Tail ratio p99 / p50",
-            "Lower bound of p99 over p50 time per token. Above the limit, some users stall while the median is fine. "
-            "At least 1 proves nothing.",
-            [Query(f"max({gauge('tpot_p99_p50_ratio', *_PROOF)})", "at least", instant=True)],
+            "How much slower than the median the slowest 1 % of requests get their tokens, as far as buckets can tell. "
+            "At least, above the limit: some users stall while the median is fine. At most, below it: none does. Grey: "
+            "the limit lies between the bounds, so neither is proven.",
+            tail.queries(site),
             "none",
             "not resolvable",
             named=True,
             levels=site.scale.tail_ratio,
+            overrides=tail.colours(),
             decimals=1,
             width=5,
         ),

@@ -1,17 +1,14 @@
-"""Colours, threshold steps, overrides and data links, as Grafana's field configuration spells them.
+"""Overrides and data links, as Grafana's field configuration spells them.
 
-Input: names, levels, property values. Output: pieces of JSON. Invariant: green, yellow and red are said here and
-nowhere else.
+Input: names, property values. Output: pieces of JSON. Invariant: green, yellow and red are those of `levels`.
 """
 
 from typing import Any
 
 from vllm_vitals.dashboards import links
-from vllm_vitals.dashboards.site import Levels
+from vllm_vitals.dashboards.levels import GREEN, RED, YELLOW
 
-GREEN, YELLOW, RED = "#37872D", "#F2CC0C", "#E02F44"
 QUIET = "#8E8E8E"
-PLAIN = "#464C54"
 
 
 def by_name(name: str, **properties: Any) -> dict[str, Any]:
@@ -49,19 +46,6 @@ def _override(matcher: dict[str, Any], properties: dict[str, Any]) -> dict[str, 
         return {"id": key.replace("__", "."), "value": value}
 
     return {"matcher": matcher, "properties": [one(key, value) for key, value in properties.items()]}
-
-
-def steps(levels: Levels | None) -> dict[str, Any]:
-    """Threshold steps: base colour, then warn and bad in the order of their values."""
-    if levels is None:
-        return {"mode": "absolute", "steps": [{"color": "text", "value": None}]}
-    limits = [(value, colour) for value, colour in ((levels.warn, YELLOW), (levels.bad, RED)) if value is not None]
-    values: list[float | None] = [None, *sorted(value for value, _ in limits)]
-    colours = [GREEN, *(colour for _, colour in limits)]
-    if levels.low_is_bad:
-        colours.reverse()
-    pairs = zip(values, colours, strict=True)
-    return {"mode": "absolute", "steps": [{"color": colour, "value": value} for value, colour in pairs]}
 
 
 def to_engine() -> dict[str, Any]:

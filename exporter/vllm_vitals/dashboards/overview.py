@@ -3,10 +3,11 @@
 from dataclasses import replace
 from typing import Any
 
-from vllm_vitals.dashboards import field_config, links, panels, promql, states, theme
+from vllm_vitals.dashboards import field_config, levels, links, panels, promql, states, theme, wait
 from vllm_vitals.dashboards.annotations import incidents, state_changes
-from vllm_vitals.dashboards.panels import Column, Panel, Query
+from vllm_vitals.dashboards.panels import Column, Panel
 from vllm_vitals.dashboards.promql import ENGINE_LEGEND, bounded, gauge, in_words, quantile, rate, total, worst
+from vllm_vitals.dashboards.query import Query
 from vllm_vitals.dashboards.site import ANY_IS_BAD, ANY_IS_ODD, Site
 from vllm_vitals.dashboards.theme import Row
 from vllm_vitals.rules.text import duration_words
@@ -58,8 +59,8 @@ def _tiles(site: Site) -> tuple[Panel, ...]:
             named=True,
             levels=ANY_IS_BAD,
             overrides=[
-                field_config.by_name("all", colour=field_config.PLAIN),
-                field_config.by_name("wasteful", thresholds=field_config.steps(ANY_IS_ODD)),
+                field_config.by_name("all", colour=levels.GREY),
+                field_config.by_name("wasteful", thresholds=levels.steps(ANY_IS_ODD)),
             ],
         ),
         panels.stat(
@@ -77,7 +78,7 @@ def _tiles(site: Site) -> tuple[Panel, ...]:
             "none firing",
             named=True,
             levels=ANY_IS_ODD,
-            overrides=[field_config.by_name("page", thresholds=field_config.steps(ANY_IS_BAD))],
+            overrides=[field_config.by_name("page", thresholds=levels.steps(ANY_IS_BAD))],
         ),
         panels.stat(
             "First token, p99",
@@ -105,10 +106,12 @@ def _tiles(site: Site) -> tuple[Panel, ...]:
             "Expected wait",
             "Waiting requests over the completion rate, of the engine where it is longest: about how long a new "
             f"request will queue. Rising for {duration_words(site.config.limits.thrash_rise_seconds)} above the "
-            "objective is when thrashing does harm. Empty where requests wait and none finishes: then it has no end.",
-            [Query(f"max({gauge('expected_wait_seconds')})", instant=True)],
+            "objective is when thrashing does harm. Nothing finishes: an engine is stalled, or its queue waits and "
+            "none leaves, so the wait has no end.",
+            [Query(wait.longest(), instant=True)],
             "s",
-            "nothing finishes",
+            "no engine answers",
+            mappings=[wait.endless()],
             levels=site.scale.expected_wait,
             decimals=1,
         ),

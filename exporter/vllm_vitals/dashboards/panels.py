@@ -8,7 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from vllm_vitals.dashboards.field_config import GREEN, RED, by_name, steps
+from vllm_vitals.dashboards.field_config import by_name
+from vllm_vitals.dashboards.levels import GREEN, RED, in_words, lines, steps
+from vllm_vitals.dashboards.query import Query
 from vllm_vitals.dashboards.site import Levels
 
 COLUMNS = 24
@@ -22,16 +24,6 @@ YES_IS_NEWS = {
     "type": "value",
     "options": {"0": {"text": "no", "index": 0}, "1": {"text": "yes", "index": 1}},
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """One expression and its legend. ``instant``: the last value only."""
-
-    expr: str
-    legend: str = "__auto"
-    instant: bool = False
-    format: str = "time_series"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +72,7 @@ def timeseries(
         "stacking": {"mode": "normal" if stack else "none", "group": "A"},
     }  # fmt: skip
     shown = ("lastNotNull", "max") if width > 6 else ("lastNotNull",)
-    defaults = _defaults(levels, color={"mode": "palette-classic"}, custom=custom, min=0)
+    defaults = _defaults(None, color={"mode": "palette-classic"}, custom=custom, min=0) | {"thresholds": lines(levels)}
     if high is not None:
         defaults["max"] = high
     options = {
@@ -104,9 +96,15 @@ def stat(
     title: str, why: str, queries: Iterable[Query], unit: str, empty: str, *,
     width: int = 4, height: int = 4, levels: Levels | None = None, mappings: Sequence[dict[str, Any]] = (),
     named: bool = False, decimals: int | None = None, spark: bool = False, overrides: Iterable[dict[str, Any]] = (),
+    worded: bool = True,
 ) -> Panel:  # fmt: skip
-    """Draw one number now, coloured only where a limit judges it."""
-    judged = bool(levels or mappings)
+    """Draw one number now, coloured only where a limit judges it, and beside the colour its word.
+
+    ``worded=False``: where the number takes long to compute, once must do.
+    """
+    judged, queries, overrides = bool(levels or mappings), tuple(queries), tuple(overrides)
+    if levels and worded and not overrides:
+        queries, named = tuple(one for query in queries for one in in_words(query, levels)), True
     defaults = _defaults(levels, mappings=list(mappings))
     defaults["color"] = {"mode": "thresholds"} if judged else {"mode": "fixed", "fixedColor": "text"}
     if decimals is not None:
@@ -116,7 +114,7 @@ def stat(
         "justifyMode": "center", "orientation": "auto", "textMode": "value_and_name" if named else "value",
         "wideLayout": not named, "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
     }  # fmt: skip
-    return Panel("stat", title, why, tuple(queries), unit, empty, width, height, options, defaults, tuple(overrides))
+    return Panel("stat", title, why, queries, unit, empty, width, height, options, defaults, overrides)
 
 
 def state_timeline(

@@ -7,8 +7,9 @@ that carry no token counts, times, thinking or predictions.
 from typing import Any
 
 from vllm_vitals.dashboards import panels
-from vllm_vitals.dashboards.panels import Column, Panel, Query
+from vllm_vitals.dashboards.panels import Column, Panel
 from vllm_vitals.dashboards.promql import RATE_RANGE, gauge, rate, ratio, total, worst
+from vllm_vitals.dashboards.query import Query
 from vllm_vitals.dashboards.site import Site
 
 _ROUTE = "model_name, route"

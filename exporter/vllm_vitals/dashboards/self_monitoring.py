@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from vllm_vitals.dashboards import field_config, links, panels, theme
-from vllm_vitals.dashboards.panels import Column, Panel, Query
+from vllm_vitals.dashboards import field_config, levels, links, panels, theme
+from vllm_vitals.dashboards.panels import Column, Panel
 from vllm_vitals.dashboards.promql import folded_target, metric, rate
+from vllm_vitals.dashboards.query import Query
 from vllm_vitals.dashboards.site import ANY_IS_BAD, Site
 from vllm_vitals.dashboards.theme import Row
 
@@ -43,7 +44,7 @@ def _seen(site: Site) -> tuple[Panel, ...]:
             levels=ANY_IS_BAD,
             width=5,
             height=7,
-            overrides=[field_config.by_name("all", colour=field_config.PLAIN)],
+            overrides=[field_config.by_name("all", colour=levels.GREY)],
         ),
         panels.table(
             "Servers",

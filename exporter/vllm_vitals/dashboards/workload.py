@@ -4,8 +4,9 @@ from typing import Any
 
 from vllm_vitals.dashboards import field_config, links, panels, routes, theme
 from vllm_vitals.dashboards.annotations import incidents
-from vllm_vitals.dashboards.panels import Panel, Query
+from vllm_vitals.dashboards.panels import Panel
 from vllm_vitals.dashboards.promql import distribution, gauge, mean, quantile, rate, ratio, total, worst
+from vllm_vitals.dashboards.query import Query
 from vllm_vitals.dashboards.site import Site
 from vllm_vitals.dashboards.theme import Row
 

@@ -110,7 +110,7 @@ def test_a_colour_begins_above_nothing(judged: Levels | None, colours: list[floa
     assert [step["value"] for step in steps] == colours
     assert steps[0]["color"] == levels.GREY
     if judged:
-        assert levels.GREEN == steps[-1 if judged.low_is_bad else 1]["color"]
+        assert steps[-1 if judged.low_is_bad else 1]["color"] == levels.GREEN
 
 
 @pytest.mark.parametrize(

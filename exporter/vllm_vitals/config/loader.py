@@ -41,6 +41,7 @@ class Config:
     limits: Limits = field(default_factory=Limits)
     logs: LogsConfig = field(default_factory=LogsConfig)
     flight: Flight | None = None
+    state_file: Path | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -80,7 +81,7 @@ def build(name: str, document: dict[str, Any], folder: Path | None = None) -> Co
     base, limits, flight = Thresholds(**file.thresholds.said), file.limits, _flight(file.flight_recorder)
     return Config(
         *file.listen, tuple(targets), tuple(sourced), base, file.histograms, limits, file.logs, flight,
-        tuple(reader.notes),
+        Path(file.state_file) if file.state_file else None, tuple(reader.notes),
     )  # fmt: skip
 
 
@@ -130,6 +131,8 @@ def warnings(config: Config) -> list[str]:
         notes.append("no targets: there is nothing to watch but what the command line names")
     if config.flight is not None and not _writable(Path(config.flight.directory)):
         notes.append(f"flight_recorder.directory: {config.flight.directory} cannot be written by this user now")
+    if config.state_file is not None and not _writable(config.state_file.parent):
+        notes.append(f"state_file: {config.state_file} cannot be written by this user now")
     checkpoint, names = config.logs.checkpoint, {target.name for target in config.targets}
     if checkpoint is not None and not _writable(checkpoint.parent):
         notes.append(f"logs.checkpoint: {checkpoint} cannot be written by this user now")

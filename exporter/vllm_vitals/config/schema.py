@@ -197,6 +197,7 @@ class File(Strict):
     thresholds: ThresholdsConfig = Field(default_factory=ThresholdsConfig)
     canary: CanaryConfig | None = None
     flight_recorder: FlightConfig | None = None
+    state_file: FilePath = ""  # when each target last answered, over a restart of the daemon
     limits: Limits = Field(default_factory=Limits)
     logs: LogsConfig = Field(default_factory=LogsConfig)
     # Not the daemon's: read by the review, and by the generators; checked with the rest.

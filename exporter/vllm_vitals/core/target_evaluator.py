@@ -60,6 +60,7 @@ class TargetEvaluator:
         self._slowed = ""
         self._errors = dict.fromkeys(SCRAPE_ERRORS, 0)
         self._invalid: dict[str, int] = {}
+        self._by_source: dict[str, Mapping[str, str]] = {}
         self._learned: dict[str, str] = {}
         self._version = ""
         self._server, self._own = ServerWatch(), OwnRequests()
@@ -69,9 +70,14 @@ class TargetEvaluator:
         self._last: TargetSnapshot | None = None
         self._time = _Timeline()
 
-    def learn(self, settings: Mapping[str, str], version: str = "") -> None:
-        """Take in settings and version that the metrics do not hold (start-up log, /v1/models, /version, config)."""
-        self._learned.update(settings)
+    def learn(self, settings: Mapping[str, str], version: str = "", source: str = "config") -> None:
+        """Take in settings and version that the metrics do not hold (config, /v1/models and /version, start-up log).
+
+        What a ``source`` says takes the place of what it said before: a server may restart without an option.
+        """
+        if settings != self._by_source.get(source):
+            self._by_source[source] = dict(settings)
+            self._learned = {name: value for said in self._by_source.values() for name, value in said.items()}
         self._version = version or self._version
 
     def canary(self, result: Canary) -> None:

@@ -7,6 +7,7 @@ costs the others nothing, and a target that is removed leaves nothing behind.
 import asyncio
 import contextlib
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from vllm_vitals.clock import Clock
 from vllm_vitals.config.loader import Config
@@ -17,10 +18,12 @@ from vllm_vitals.recordings.flight import Flight, FlightRecorder
 from vllm_vitals.scrape import canary
 from vllm_vitals.scrape.beside import Beside
 from vllm_vitals.scrape.fetch import Fetcher
+from vllm_vitals.scrape.last_seen import LastSeen
 from vllm_vitals.scrape.poller import Poller, SettingsFromLogs, phase
 from vllm_vitals.scrape.target import Target
 
 FIRST_POLLS_PER_S = 50  # a handful of targets is tried at once, a thousand over an interval
+SAVE_S = 60.0
 CLOSE_S = 3.0  # for recordings to reach the disk when we end
 
 
@@ -45,6 +48,8 @@ class Fleet:
         self._beside = Beside()
         self._running: dict[str, tuple[Poller, list[asyncio.Task[None]]]] = {}
         self._histograms = ""
+        self._last_seen = LastSeen(None, log)
+        self._saving: asyncio.Task[None] | None = None
         self._flight: Flight | None = None
         self._recorder: FlightRecorder | None = None
 
@@ -64,15 +69,18 @@ class Fleet:
         gone = [name for name in self._running if name not in stay]
         await _end(task for name in gone for task in self._running[name][1])
         await self._record_as(config.flight, gone)
+        await self._remember_in(config.state_file)
         self._histograms = config.histograms
         self._running = {target.name: stay.get(target.name) or self._start(target, config) for target in config.targets}
         await self._fetcher.settle(config.targets, config.limits.body)
 
     def _start(self, target: Target, config: Config) -> tuple[Poller, list[asyncio.Task[None]]]:
+        evaluator = make_evaluator(target, may_start=True)
+        self._last_seen.prepare(evaluator, target.name, target.model_name, self._clock.now())
         poller = Poller(
             target,
             self._fetcher.fetch,
-            make_evaluator(target, may_start=True),
+            evaluator,
             self._clock,
             self._log,
             config.histograms,
@@ -94,6 +102,7 @@ class Fleet:
         return poller, tasks
 
     def _record(self, scrape: Scrape, snapshot: TargetSnapshot) -> None:
+        self._last_seen.note(snapshot)
         if self._recorder is not None:
             self._recorder.observe(scrape, snapshot)
 
@@ -107,6 +116,28 @@ class Fleet:
         if self._recorder is not None:
             self._recorder.forget(gone)
 
+    async def _remember_in(self, path: Path | None) -> None:
+        """Keep in this file when targets last answered; another file begins with what it holds."""
+        if path == self._last_seen.path:
+            return
+        await self._end_saving()
+        self._last_seen = await asyncio.to_thread(LastSeen, path, self._log)
+        if path is not None:
+            self._saving = asyncio.create_task(self._save_on(self._last_seen), name="state file")
+
+    @staticmethod
+    async def _save_on(last_seen: LastSeen) -> None:
+        while True:
+            await asyncio.sleep(SAVE_S)
+            await last_seen.save()
+
+    async def _end_saving(self) -> None:
+        if self._saving is not None:
+            saving, self._saving = self._saving, None
+            await _end([saving])
+            with contextlib.suppress(TimeoutError):  # a disk that hangs must not keep us
+                await asyncio.wait_for(self._last_seen.save(), CLOSE_S)
+
     async def _close_recorder(self) -> None:
         if self._recorder is not None:
             recorder, self._recorder = self._recorder, None
@@ -118,6 +149,7 @@ class Fleet:
         await _end(task for _, tasks in self._running.values() for task in tasks)
         self._running = {}
         self._beside.close()
+        await self._end_saving()
         await self._close_recorder()
 
 

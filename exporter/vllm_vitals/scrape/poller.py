@@ -99,10 +99,10 @@ class Poller:
         """Scrape and evaluate once; a fault of ours is one log line, and the last snapshot stays."""
         scrape = await self._fetch(self.target)
         if self._probe_server is not None and scrape.body is not None and not (self.snapshot and self.snapshot.up):
-            self._evaluator.learn(*await self._probe_server(self.target))
+            self._evaluator.learn(*await self._probe_server(self.target), source="probe")
         try:
             if self._settings_from_logs is not None:
-                self._evaluator.learn(self._settings_from_logs(self.target.name))
+                self._evaluator.learn(self._settings_from_logs(self.target.name), source="log")
             now, families, cost = await self._judged(scrape)
             self.families = families
             self._budget.spend(asyncio.get_running_loop().time(), cost)

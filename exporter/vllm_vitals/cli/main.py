@@ -17,6 +17,7 @@ from vllm_vitals.cli import terminal
 COMMANDS = {
     "run": "vllm_vitals.cli.run",
     "check": "vllm_vitals.cli.check",
+    "incident": "vllm_vitals.planner.incident.command",
     "record": "vllm_vitals.cli.record",
     "config": "vllm_vitals.cli.config",
     "logs": "vllm_vitals.logs.command",

@@ -35,12 +35,13 @@ class Choice:
 
     model: str
     target: str
+    server: str = "target"  # the label that names a server: ours, or Prometheus' own on raw series
 
     @property
     def matchers(self) -> str:
         """The same as PromQL label matchers."""
         found = []
-        for label, pattern in (("model_name", self.model), ("target", self.target)):
+        for label, pattern in (("model_name", self.model), (self.server, self.target)):
             if pattern:
                 escaped = pattern.replace("\\", "\\\\").replace('"', '\\"')
                 found.append(f'{label}=~"{escaped}"')
@@ -113,15 +114,18 @@ def review_section(config: Path | None) -> ReviewSettings:
     return ReviewSettings() if config is None else section.review(config)
 
 
-def prometheus_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options; the command gets ``access`` (`promapi.Access`) and ``matchers`` (label matchers, or "")."""
+def prometheus_options(command: Callable[..., Any], server: str = "target") -> Callable[..., Any]:
+    """Add the options; the command gets ``access`` (`promapi.Access`) and ``matchers`` (label matchers, or "").
+
+    ``server`` is the label that names a server.
+    """
 
     @wraps(command)
     def run(**given: Any) -> Any:
         if not given["prometheus"]:
             raise click.UsageError("give --prometheus URL")
         return command(
-            access=_access(given), matchers=Choice(given.pop("model"), given.pop("target")).matchers, **given
+            access=_access(given), matchers=Choice(given.pop("model"), given.pop("target"), server).matchers, **given
         )
 
     return decorated(run, _OPTIONS)

@@ -120,6 +120,10 @@ class PromApi:
         times = {"start": f"{start:.3f}", "end": f"{end:.3f}", "step": f"{step:g}"}
         return _matrix(self._ask("query_range", {"query": query, **times}))
 
+    def samples(self, selector: str, end: float, seconds: int) -> list[Series]:
+        """Return the samples that a selector holds, as scraped, at their own times: in the seconds up to ``end``."""
+        return _matrix(self._ask("query", {"query": f"{selector}[{seconds}s]", "time": f"{end:.3f}"}))
+
     def series(self, match: str, start: float, end: float) -> list[Mapping[str, str]]:
         """Label sets that had samples between two times; no sample is read."""
         found = self._ask("series", {"match[]": match, "start": f"{start:.3f}", "end": f"{end:.3f}"})

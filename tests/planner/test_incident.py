@@ -1,0 +1,209 @@
+"""The past from raw series: what a real Prometheus kept of recordings, judged as the daemon judged them."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.planner import backfill, prometheus
+from tests.programs import find
+from tests.typed import typed
+from vllm_vitals.core.dialect import normalise
+from vllm_vitals.core.states import State
+from vllm_vitals.core.target_evaluator import TargetEvaluator
+from vllm_vitals.core.thresholds import Thresholds
+from vllm_vitals.planner.incident.bodies import Pages
+from vllm_vitals.planner.incident.episodes import Episodes
+from vllm_vitals.planner.incident.past import judge
+from vllm_vitals.planner.incident.raw import Reader, Server, servers
+from vllm_vitals.planner.telemetry.promapi import PromApi, PromError, Series, access
+from vllm_vitals.recordings import recording
+
+DATA = Path(__file__).parent.parent / "data"
+FOLDERS = {path.name: path for kind in ("recordings", "measured") for path in sorted((DATA / kind).iterdir())}
+INTERVALS = (5, 15, 30)
+CASES = [(name, every) for name in FOLDERS for every in INTERVALS]
+HARMFUL = {state.value for state in State if state.spec.incident}
+BARE = "no-up:8000"
+
+
+def path(name: str) -> Path:
+    return FOLDERS[name] / "metrics.jsonl.gz"
+
+
+def instance(name: str, every: int) -> str:
+    return f"{name}:{every}"
+
+
+def times(name: str) -> tuple[float, float]:
+    scrapes = list(recording.read(path(name)))
+    return scrapes[0].at, scrapes[-1].at
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    find("prometheus"), find("promtool")
+    data = tmp_path_factory.mktemp("raw")
+    samples = [backfill.lines(instance(*case), backfill.thinned(path(case[0]), case[1])) for case in CASES]
+    samples.append(backfill.lines(BARE, backfill.thinned(path("restart_under_load"), 5), about=False))
+    prometheus.blocks((line for each in samples for line in each), data, span="2400h")
+    with prometheus.serving(data) as address:
+        yield address
+
+
+@pytest.mark.parametrize(("name", "every"), CASES)
+def test_the_past_is_judged_as_it_was_live(url: str, name: str, every: int) -> None:
+    ask, (start, end) = PromApi(access(url)), times(name)
+    (server,) = servers(ask, start, end, f'instance="{instance(name, every)}"')
+    past = judge(ask, server, [(start - 1, end + 1)], Thresholds())
+    assert not past.error
+
+    scrapes = list(backfill.thinned(path(name), every))
+    assert past.kept.scrapes == len(scrapes)
+    limits = Thresholds().at_interval(past.kept.interval)
+    live, evaluator = Episodes(), TargetEvaluator(server.name, limits, may_start=True)
+    for scrape in scrapes:
+        live.add(evaluator.observe(scrape))
+    assert past.episodes.runs == live.runs
+    assert [(i.key, i.start, i.end, i.state, i.worst.evidence, i.worst.advice) for i in past.episodes.incidents] == [
+        (i.key, i.start, i.end, i.state, i.worst.evidence, i.worst.advice) for i in live.incidents
+    ]
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_incidents_are_those_that_a_correct_monitor_sees(url: str, name: str) -> None:
+    expect = json.loads((FOLDERS[name] / "expect.json").read_text())
+    start, end = times(name)
+    done = typed(
+        "incident", "--prometheus", url, "--since", f"{end - start + 600:.0f}s", "--until", end + 1, "--target",
+        instance(name, 5), "--every-scrape", "--format", "json",
+    )  # fmt: skip
+    found = json.loads(done.stdout)["incidents"]
+    assert not {each["state"] for each in found} & set(expect["never"])
+    if expect.get("critical") in HARMFUL:
+        engines = [each for each in found if each["engine"] == expect["engine"]]
+        seen = [c["at"] for each in engines for c in each["changes"] if c["state"] == expect["critical"]]
+        assert expect["onset"] <= seen[0] - start <= expect["onset"] + expect["detect_within"] + 5
+    allowed = {state for rule in expect["rules"] for state in rule["states"]}
+    if not allowed & HARMFUL and "critical" not in expect:
+        assert not found
+
+
+def test_what_is_not_near_anything_odd_need_not_be_read(url: str) -> None:
+    period = ("--since", "3d", "--until", max(times(name)[1] for name in FOLDERS) + 60, "--target", ".*:15")
+    near, every = (
+        json.loads(typed("incident", "--prometheus", url, *period, *more, "--format", "json").stdout)
+        for more in ((), ("--every-scrape",))
+    )
+    told = [
+        [(i["target"], i["engine"], i["state"], i["start"], i["end"]) for i in d["incidents"]] for d in (near, every)
+    ]
+    assert told[0] == told[1] != []
+    assert near["judged"] < near["servers"] == every["judged"]
+    assert "--every-scrape" in near["not_known"][-1]
+
+
+def test_a_post_mortem_says_what_happened_what_proves_it_and_what_to_do(url: str, tmp_path: Path) -> None:
+    start, _ = times("spiral_chunked")
+    asked = ("incident", "--prometheus", url, "--at", start + 150, "--target", instance("spiral_chunked", 5))
+    text = typed(*asked).stdout
+    for part in ("# 1 incident", "## Death spiral: spiral_chunked:5 tiny engine 0", "finished requests preempted twice",
+                 "### What users felt", "time to first token, p99", "arrivals", "at once: gateway_concurrency down",
+                 "A state that may page held from", "start-up logs"):  # fmt: skip
+        assert part in text
+    page = tmp_path / "incident.html"
+    assert typed(*asked, "--format", "html", "-o", page).exit_code == 0
+    assert "<h3>What led to it</h3>" in page.read_text()
+    assert "<script" not in page.read_text()
+
+
+def test_a_moment_without_incident_has_its_states(url: str) -> None:
+    start, _ = times("saturated_no_preemption")
+    done = typed(
+        "incident", "--prometheus", url, "--at", start + 150, "--target", instance("saturated_no_preemption", 5)
+    )
+    assert done.exit_code == 0
+    assert "# No incident" in done.stdout
+    assert "| saturated\\_no\\_preemption:5" in done.stdout or "| saturated_no_preemption:5" in done.stdout
+    assert "| saturated |" in done.stdout
+
+
+def test_without_up_an_outage_is_a_gap_and_that_is_said(url: str) -> None:
+    start, _ = times("restart_under_load")
+    done = typed("incident", "--prometheus", url, "--at", start + 60, "--target", BARE)
+    assert "up is not kept: a failed scrape looks like none" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "give either --at TIME or --since PERIOD"),
+        (("--at", "03:07", "--since", "1d"), "give either --at TIME or --since PERIOD"),
+        (("--at", "03:07", "--every-scrape"), "--until and --every-scrape are for --since"),
+        (("--at", "soon"), "expected a time such as"),
+        (("--at", "2100-01-01"), "lies in the future"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line(arguments: tuple[str, ...], said: str) -> None:
+    done = typed("incident", "--prometheus", "http://127.0.0.1:9", *arguments)
+    assert done.exit_code == 2
+    assert said in done.stderr.splitlines()[0]
+
+
+def test_a_prometheus_without_vllm_says_so(url: str) -> None:
+    done = typed("incident", "--prometheus", url, "--since", "1h", "--model", "other")
+    assert done.exit_code == 2
+    assert "no vLLM series" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+# ---------------------------------------------------------------- pages
+
+
+def test_a_page_holds_what_was_scraped_and_no_label_of_prometheus() -> None:
+    labels = {"instance": "a:1", "job": "vllm", "model_name": 'say "x"\\', "engine": "0"}
+    series = [
+        Series({**labels, "__name__": "vllm:num_requests_running"}, [[10.0, "3"], [20.0004, "4"]]),
+        Series({**labels, "__name__": "vllm:num_requests_waiting"}, [[10.0, "0"]]),
+        Series({**labels, "__name__": "vllm:time_to_first_token_seconds_count"}, [[10.0, "7"]]),
+    ]
+    pages = Pages(["instance", "job"]).build(series)
+    assert list(pages) == [10.0, 20.0]
+    assert b"instance" not in pages[10.0]
+    (engine,) = normalise(pages[10.0]).engines.items()
+    assert engine[0] == ('say "x"\\', "0")
+    assert (engine[1].running, engine[1].waiting) == (3, 0)
+    assert normalise(pages[20.0]).engines['say "x"\\', "0"].waiting is None
+
+
+class Scripted:
+    """An API that refuses what is longer than ``most`` seconds."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.asked = most, list[int]()
+
+    def samples(self, selector: str, end: float, seconds: int) -> list[Series]:
+        self.asked.append(seconds)
+        if seconds > self.most:
+            raise PromError("query processing would load too many samples", too_much=True)
+        at = [float(t) for t in range(0, 1200, 10) if end - seconds < t <= end]
+        labels = {"__name__": "vllm:num_requests_running", "instance": "a", "model_name": "m"}
+        return [Series(labels, [[t, "1"] for t in at])]
+
+    def series(self, match: str, start: float, end: float) -> list[Mapping[str, str]]:
+        return (
+            [{"__name__": "vllm:num_requests_running", "instance": "a", "model_name": "m"}] if "up" not in match else []
+        )
+
+
+def test_what_is_too_much_for_the_api_is_read_in_halves_and_every_scrape_once() -> None:
+    ask = Scripted(most=100)
+    times = [scrape.at for scrape in Reader(ask, Server((("instance", "a"),))).scrapes(0.0, 1000.0)]
+    assert times == [float(t) for t in range(10, 1001, 10)]
+    assert min(ask.asked) <= 100
+
+
+def test_an_api_that_refuses_everything_is_an_error_of_that_server() -> None:
+    past = judge(Scripted(most=0), Server((("instance", "a"),)), [(0.0, 1000.0)], Thresholds())
+    assert "too many samples" in past.error

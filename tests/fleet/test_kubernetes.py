@@ -21,7 +21,10 @@ SITE = Site(watched(None), shards=3, replicas=2, labels={"release": "kps"})
 
 
 def objects(site: Site = SITE, modes: frozenset[str] = frozenset({"daemon", "native"})) -> list[dict[str, Any]]:
-    return [document for text in outputs(site, modes).values() for document in yaml.safe_load_all(text)]
+    texts = outputs(site, modes)
+    named = yaml.safe_load(texts["Kustomization"])["resources"]
+    assert set(texts) - set(named) == {"Kustomization", "chart/alerts-native.yml", "chart/alertmanagerconfig.yml"}
+    return [document for name in named for document in yaml.safe_load_all(texts[name])]
 
 
 EVERY = objects()

@@ -92,6 +92,11 @@ def test_native_mode_alone_leaves_out_what_it_cannot_know() -> None:
     assert not {"VLLMTailDivergence", "VLLMReasoningTruncated", "VLLMRunawayRequest", "VLLMExporterDown"} & names
 
 
+@pytest.mark.parametrize("modes", [{"daemon"}, {"native"}, {"daemon", "native"}], ids="+".join)
+def test_the_linter_finds_nothing_in_any_mode(modes: set[str]) -> None:
+    assert findings(Config(), rules(Config(), frozenset(modes))) == []
+
+
 def test_daemon_mode_alone_writes_no_native_rules() -> None:
     assert "native" not in rules(Config(), frozenset({"daemon"}))
 

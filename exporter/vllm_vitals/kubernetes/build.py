@@ -1,7 +1,9 @@
 """What runs vllm-vitals in Kubernetes, its rules and its dashboards, as files.
 
 Input: a config file of vllm-vitals, one of the alerts, and where it shall run. Output: vllm-vitals.yml, rules.yml,
-dashboards.yml. Invariant: the same input gives the same bytes, and the config inside has passed the daemon's own check.
+dashboards.yml, a Kustomization that names them (so spelt, `kubectl apply -f` passes over it), and below chart/ what the
+Helm chart links to. Invariant: the same input gives the same bytes, and the config inside has passed the daemon's own
+check.
 """
 
 from collections.abc import Iterable
@@ -13,6 +15,7 @@ from vllm_vitals.config import loader
 from vllm_vitals.config.alerts import Config as AlertConfig
 from vllm_vitals.dashboards import build as dashboards_build
 from vllm_vitals.dashboards.site import Site as DashboardSite
+from vllm_vitals.kubernetes import chart
 from vllm_vitals.kubernetes.objects import Object, Site, everything, placed
 from vllm_vitals.rules import build as rules_build
 from vllm_vitals.rules.model import dump
@@ -30,10 +33,16 @@ def outputs(
     objects = [yaml.safe_load(text) for name, text in sorted(rules.items()) if _is_rule(name)]
     boards = dashboards_build.as_configmaps(dashboards_build.build(DashboardSite(config=limits)))
     maps = [yaml.safe_load(text) for text in boards.values()]
-    return {
+    manifests = {
         "vllm-vitals.yml": _file(everything(site)),
         "rules.yml": _file(placed(document, site) for document in objects),
         "dashboards.yml": _file(placed(document, site) for document in maps),
+    }
+    kustomization = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
+    return {
+        **manifests,
+        "Kustomization": dump(kustomization | {"resources": list(manifests)}, HEADER),
+        **{f"chart/{name}": text for name, text in chart.outputs(limits, HEADER).items()},
     }
 
 

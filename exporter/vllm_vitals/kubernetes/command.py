@@ -9,7 +9,8 @@ import click
 from vllm_vitals import __version__
 from vllm_vitals.generated import drift, mode_option, needing_packages, out_option, report, write
 
-COMMITTED = ("vllm-vitals.yml",)  # the others only wrap what alerts/ and dashboards/ hold
+# the others only wrap what alerts/ and dashboards/ hold
+COMMITTED = ("vllm-vitals.yml", "chart/alerts-native.yml", "chart/alertmanagerconfig.yml")
 
 
 def _labels(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
@@ -73,14 +74,14 @@ def kubernetes() -> None:
 @kubernetes.command()
 @_options
 def build(out: Path, **site: Any) -> None:
-    """Write the objects, for kubectl apply -f DIR."""
+    """Write the objects, for kubectl apply -f DIR or kubectl apply -k DIR."""
     write(out, _generated(**site))
 
 
 @kubernetes.command()
 @_options
 def check(out: Path, **site: Any) -> None:
-    """Compare vllm-vitals.yml with what build would write; exit 1 and print a diff if it differs."""
+    """Compare vllm-vitals.yml and chart/ with what build would write; exit 1 and print a diff if they differ."""
     texts = {name: text for name, text in _generated(**site).items() if name in COMMITTED}
     report(drift(out, texts), f"vllm-vitals kubernetes build -o {out}")
 

@@ -37,7 +37,7 @@ def rules(config: Config, modes: frozenset[str] = frozenset(MODES)) -> dict[str,
     step = config.evaluation_seconds
     files: dict[str, tuple[Group, ...]] = {
         "recording": (
-            Group("vllm_vitals.before", _before(config), step),
+            Group("vllm_vitals.before", _before(config, modes), step),
             Group("vllm_vitals.slo", slo.recordings(config), step),
         ),
         "alerts": (
@@ -56,8 +56,9 @@ def rules(config: Config, modes: frozenset[str] = frozenset(MODES)) -> dict[str,
     return files
 
 
-def _before(config: Config) -> tuple[Recording, ...]:
-    return (*baseline_rules.rules(config), *concurrency.rules(config), *presence.rules(config), *meta.recordings())
+def _before(config: Config, modes: frozenset[str]) -> tuple[Recording, ...]:
+    own = meta.recordings() if "daemon" in modes else ()  # only alerts about the daemon read them
+    return (*baseline_rules.rules(config), *concurrency.rules(config), *presence.rules(config), *own)
 
 
 def findings(config: Config, files: Mapping[str, tuple[Group, ...]]) -> list[str]:

@@ -1,0 +1,59 @@
+{{- define "vllm-vitals.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* What selects: the name is also the job, which VLLMExporterDown asks for. */ -}}
+{{- define "vllm-vitals.selector" -}}
+app.kubernetes.io/name: vllm-vitals
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "vllm-vitals.labels" -}}
+{{ include "vllm-vitals.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{- define "vllm-vitals.operatorLabels" -}}
+{{ include "vllm-vitals.labels" . }}
+{{- with .Values.operatorLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "vllm-vitals.serviceAccount" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "vllm-vitals.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- default "default" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "vllm-vitals.image" -}}
+{{- if .Values.image.digest -}}
+{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{- else -}}
+{{ .Values.image.repository }}:{{ default .Chart.AppVersion .Values.image.tag }}
+{{- end -}}
+{{- end -}}
+
+{{- define "vllm-vitals.probe" -}}
+{{- if .Values.webConfigSecret -}}
+tcpSocket: {port: http}
+{{- else -}}
+httpGet: {path: {{ .path }}, port: http}
+{{- end }}
+timeoutSeconds: 3
+{{- end -}}
+
+{{- /* TLS or a login on the port: the probe only connects, as the kubelet has no credentials. */ -}}

@@ -26,7 +26,6 @@ import forked  # noqa: E402
 import mutations  # noqa: E402
 
 CORE = Path("exporter/vllm_vitals/core")
-COPIED = ("exporter", "tests", "pyproject.toml")  # all that the tests below need
 LISTED = HERE / "survivors.txt"
 # What judges the core: no other program, no socket, and fast.
 TESTS = ("tests/core", "tests/cases", "tests/test_recordings.py", "tests/fleet/test_canary_verdict.py")
@@ -71,9 +70,7 @@ def main() -> int:
     parser.add_argument("--match", default="", metavar="TEXT", help="only mutants whose key holds it")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:  # a copy, so that edits meanwhile change nothing, nor do we
-        for name in COPIED:
-            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-            copy(ROOT / name, Path(folder) / name)
+        shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(".*", "__pycache__"), dirs_exist_ok=True)
         os.chdir(folder)
         sys.path[:0] = [f"{folder}/exporter", folder]
         os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = f"{folder}/.hypothesis"
@@ -84,12 +81,13 @@ def run(asked: argparse.Namespace) -> int:
     """Judge the mutants that were asked for and report."""
     until, found = time.monotonic() + asked.minutes * 60, chosen(asked)
     print(f"{len(found)} mutants", flush=True)
-    outcomes = forked.judge(found, asked.tests, asked.jobs, until)
-    return report(found, outcomes, whole=not (asked.modules or asked.sample or asked.match))
+    outcomes, passing = forked.judge(found, asked.tests, asked.jobs, until)
+    found_wrong = report(found, outcomes, whole=not (asked.modules or asked.sample or asked.match))
+    return int(found_wrong or not passing)
 
 
-def report(found: list[mutations.Mutant], outcomes: dict[str, forked.Outcome], whole: bool) -> int:
-    """Print survivors and counts; 0 where all is well."""
+def report(found: list[mutations.Mutant], outcomes: dict[str, forked.Outcome], whole: bool) -> bool:
+    """Print survivors and counts; whether anything is wrong."""
     known, judged = reasons(), [mutant for mutant in found if mutant.key in outcomes]
     survivors = [mutant.key for mutant in judged if not outcomes[mutant.key].killed]
     surprising = [key for key in survivors if key not in known]
@@ -107,7 +105,7 @@ def report(found: list[mutations.Mutant], outcomes: dict[str, forked.Outcome], w
         f"{len(judged)} of {len(found)} mutants tried: {killed} killed ({share:.1%}), {len(survivors)} survive, "
         f"{len(survivors) - len(surprising)} of them listed in {LISTED.relative_to(ROOT)} with a reason"
     )
-    return int(bool(surprising or gone or better) or share < WANTED)
+    return bool(surprising or gone or better) or share < WANTED
 
 
 if __name__ == "__main__":

@@ -28,7 +28,8 @@ def flag_imbalance(engines: list[EngineSnapshot]) -> list[EngineSnapshot]:
 
 def _crowded(engines: Sequence[EngineSnapshot]) -> dict[EngineKey, Evidence]:
     """Return the crowded engines of one model, and their line of evidence."""
-    loads = {e.key: _load(e) for e in engines if e.sample is not None and e.state is not State.ASLEEP}
+    awake = ((e.key, e.sample) for e in engines if e.sample is not None and e.state is not State.ASLEEP)
+    loads = {key: (sample.work, bool(sample.waiting)) for key, sample in awake}
     crowded = {key: load for key, (load, queued) in loads.items() if queued}
     free = {key: load for key, (load, queued) in loads.items() if not queued}
     if not crowded or not free or _mean(crowded) < IMBALANCE_FACTOR * max(1.0, _mean(free)):
@@ -37,12 +38,6 @@ def _crowded(engines: Sequence[EngineSnapshot]) -> dict[EngineKey, Evidence]:
     where = f"{held:.0f} of {total:.0f} requests are on {len(crowded)} of {len(loads)} engines and queue there"
     text = f"uneven load: {where}, {len(free)} without a queue: look at the routing first"
     return dict.fromkeys(crowded, Evidence(text, held / total))
-
-
-def _load(engine: EngineSnapshot) -> tuple[float, bool]:
-    """Return requests present, and whether any of them wait."""
-    sample = engine.sample
-    return (0.0, False) if sample is None else (sample.work, bool(sample.waiting))
 
 
 def _mean(loads: dict[EngineKey, float]) -> float:

@@ -23,9 +23,9 @@ from vllm_vitals.planner.experiment.compare import Comparison, compare
 from vllm_vitals.simulator.engine import Engine
 from vllm_vitals.simulator.request import Request
 from vllm_vitals.simulator.settings import ServerSettings
-from vllm_vitals.simulator.stats import FIRST_TOKEN, INTER_TOKEN, REQUEST_LATENCY
 from vllm_vitals.simulator.steptime import StepTime
 from vllm_vitals.simulator.workload import Lengths, Load, Traffic
+from vllm_vitals.vllm.buckets import FIRST_TOKEN, INTER_TOKEN, REQUEST_LATENCY
 
 PARTS, MINUTES, LOOKS = 10, 10.0, 4
 SLOW = StepTime(base=0.03, prefill=1e-4, decode=4e-4, context=1e-7)

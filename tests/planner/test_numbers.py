@@ -470,7 +470,12 @@ def test_capacity_and_engines_needed(the_week: Week) -> None:
     carries = best.useful / a_request
     assert near(bill.capacity.requests_per_second, carries)
     assert bill.engines == 2
-    assert bill.engines_needed == math.ceil(work.demand_p99 / carries) + 1
+    met = all(promise.met for promise in review.promises)
+    for_peak = math.ceil(work.demand_p99 / carries)
+    assert bill.engines_for_peak == (min(for_peak, 2) if met else for_peak)  # two that met the objectives suffice
+    assert bill.engines_needed == bill.engines_for_peak + 1
+    assert bill.engines_for_growth == math.ceil(1.3 * work.demand_p99 / carries)
+    assert bill.engines_for_launch == math.ceil(2 * work.demand_p99 / carries)
     assert near(bill.headroom_requests_per_hour, 2 * carries * 3600 - work.peak_hour_requests)
     assert near(bill.headroom_users, 2 * best.running - work.peak_hour_in_flight)
     rates = together(found, wanted)

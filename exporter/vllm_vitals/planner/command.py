@@ -28,6 +28,7 @@ from vllm_vitals.planner.telemetry.queries import BEFORE
 from vllm_vitals.planner.telemetry.telemetry import Missing, Telemetry
 from vllm_vitals.planner.whatif import fitting
 from vllm_vitals.planner.whatif.calibrate import SimulationBudget
+from vllm_vitals.planner.whatif.carries import Carries, carries
 from vllm_vitals.planner.whatif.whatif import WhatIf
 from vllm_vitals.planner.whatif.whatif import whatif as simulated
 from vllm_vitals.planner.whatif.workload_slice import SituationError
@@ -106,8 +107,8 @@ def review(
     peaks, lost = daily.peaks(askers[0], end, days, labels, matchers) if days else ({}, [])
     telemetry.missing.extend(lost)
     warnings = sorted({text for asker in askers for text in asker.warnings})
-    tried = {} if no_whatif else _tried(telemetry, settings)
-    done = build(telemetry, settings, shown(access.url), now, before, peaks, warnings, tried)
+    tried, carried = ({}, {}) if no_whatif else _tried(telemetry, settings)
+    done = build(telemetry, settings, shown(access.url), now, before, peaks, warnings, tried, carried)
     clear()
     _write(done, telemetry, wanted, output)
 
@@ -132,18 +133,20 @@ def _before(
     return {name: measures(found.of(name), found.grid) for name in found.models()}
 
 
-def _tried(telemetry: Telemetry, settings: ReviewSettings) -> dict[str, WhatIf | str]:
-    """Return a what-if of each model's peak, or why there is none."""
+def _tried(telemetry: Telemetry, settings: ReviewSettings) -> tuple[dict[str, WhatIf | str], dict[str, Carries | str]]:
+    """Return a what-if of each model's peak and what one engine carries, or why there is none."""
     found: dict[str, WhatIf | str] = {}
+    carried: dict[str, Carries | str] = {}
     for name in telemetry.models()[:MAX_TRIED]:
         own = settings.models.get(name)
         told = {key: f"{value:.15g}" for key, value in (own.settings if own else {}).items()}
         try:
             case = fitting.case(telemetry, telemetry.of(name), told, "peak")
+            carried[name] = carries(case, settings.slos_of(name))
             found[name] = simulated(case, effort=EFFORT, progress=progress_line(f"simulating {name},"))
         except SituationError as error:
-            found[name] = str(error)
-    return found
+            found[name] = carried[name] = str(error)
+    return found, carried
 
 
 def _formats(text: str) -> list[str]:

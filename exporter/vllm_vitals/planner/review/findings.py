@@ -122,7 +122,13 @@ def _cache(model: "ModelReview") -> Iterator[Finding]:
 
 def _slots(model: "ModelReview") -> Iterator[Finding]:
     advice = model.slots
-    if advice.direction in ("up", "down") and advice.value is not None:
+    if advice.direction == "down" and advice.value is not None and _still_rose(model, advice.value):
+        yield Finding(
+            "watch", "settings",
+            f"Evictions are frequent, yet throughput still grew beyond {advice.value} running: fewer max_num_seqs "
+            "would only make requests wait. Try it with whatif before changing it.",
+        )  # fmt: skip
+    elif advice.direction in ("up", "down") and advice.value is not None:
         yield Finding("act", "settings", f"Set max_num_seqs to {advice.value}: {advice.arithmetic}.")
     room, knee = model.headroom, model.knee
     if advice.direction == "keep" and knee.at is not None and room.slots is not None and room.slots > 2 * knee.at:
@@ -132,6 +138,13 @@ def _slots(model: "ModelReview") -> Iterator[Finding]:
             f"max_num_seqs is {room.slots:.0f}, but throughput stops growing at about {knee.at:.0f} running: "
             "beyond it requests only get slower.",
         )
+
+
+def _still_rose(model: "ModelReview", slots: int) -> bool:
+    """Return whether more was done with more running than ``slots``."""
+    judged = [band for band in model.knee.bands if band.judged]
+    best = max(judged, key=lambda band: band.useful, default=None)
+    return best is not None and best.running > 1.1 * slots
 
 
 def _preemption(model: "ModelReview") -> Iterator[Finding]:
@@ -190,11 +203,7 @@ def _trends(model: "ModelReview") -> Iterator[Finding]:
 def _money(model: "ModelReview") -> Iterator[Finding]:
     bill = model.money
     if bill.engines_needed is not None and bill.engines and bill.engines_needed > bill.engines + 0.5:
-        yield Finding(
-            "act",
-            "capacity",
-            f"{bill.engines_needed} engines are needed for the peak and one spare; {bill.engines:.0f} were there.",
-        )
+        yield _short(model, bill.engines_needed)
     hours = model.traffic.engine_hours
     if bill.spare_engine_hours and hours and bill.spare_engine_hours / hours >= SPARE_WATCH:
         yield Finding(
@@ -203,6 +212,22 @@ def _money(model: "ModelReview") -> Iterator[Finding]:
             f"{bill.spare_engine_hours:.0f} of {hours:.0f} engine-hours were beyond each hour's need: "
             "they could be given back off-peak.",
         )
+
+
+def _short(model: "ModelReview", needed: int) -> Finding:
+    """More engines than there are: an act only where the peak alone needs them and capacity is no lower bound."""
+    bill = model.money
+    carries = bill.capacity
+    there = f"{bill.engines:.0f} {'was' if round(bill.engines) == 1 else 'were'} there"
+    if carries is None or carries.bound:
+        return Finding(
+            "watch", "capacity",
+            f"By what was seen {needed} engines would be needed with one spare ({there}); an engine may carry more.",
+        )  # fmt: skip
+    if bill.engines_for_peak is not None and bill.engines_for_peak <= bill.engines + 0.5:
+        return Finding("watch", "capacity", f"The peak needs {bill.engines_for_peak} engines; {there}: none is spare.")
+    text = f"{needed} engines are needed for the peak and one spare; {there}."
+    return Finding("act", "capacity", text)
 
 
 def _lengths(model: "ModelReview") -> Iterator[Finding]:

@@ -1,7 +1,8 @@
 """What it costs and what to buy: GPU-hours, price a million tokens, engines needed at the peak, hours to give back.
 
-Input: one model's engines, its knee, its SLOs and prices. Output: `Money`. Invariant: capacity is an observed band of
-concurrency that met every objective, never an average; where no band was loaded enough it is called a lower bound.
+Input: one model's engines, its knee, its SLOs and prices. Output: `Money`. Invariant: capacity is what a
+simulated server fitted to this one carries within its objectives; without one it is an observed band that met them,
+never an average, and where no band was loaded enough it is called a lower bound.
 """
 
 from array import array
@@ -16,20 +17,27 @@ from vllm_vitals.planner.review.knee import Band, Knee
 from vllm_vitals.planner.review.load import HOUR, Engines, Traffic
 from vllm_vitals.planner.telemetry.grid import Grid
 from vllm_vitals.planner.telemetry.telemetry import added, known, mean, share_within
+from vllm_vitals.planner.whatif.carries import Carries
 
+GROWTH, LAUNCH = 1.3, 2.0  # how much more traffic is looked ahead to
 SPARE = 1  # engines beyond the need, so that one may be lost
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What one engine carries: requests/s at ``running`` concurrent requests. ``bound``: it may carry more."""
+    """What one engine carries: requests/s, by the simulated server, or as seen at ``running`` concurrent requests.
+
+    ``bound``: it may carry more. ``lower`` and ``upper`` are the interval, None where it was seen.
+    """
 
     requests_per_second: float
-    running: float
+    running: float | None
     generated_per_second: float
     useful_per_second: float
     bound: bool
     why: str
+    lower: float | None = None
+    upper: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +55,10 @@ class Money:
     no_capacity: str
     engines: float
     engines_needed: int | None
+    engines_for_peak: int | None
+    engines_for_growth: int | None
+    engines_for_launch: int | None
+    idle_cost: float | None
     headroom_requests_per_hour: float | None
     headroom_users: float | None
     spare_engine_hours: float | None
@@ -54,18 +66,22 @@ class Money:
 
 
 def money(
-    engines: Engines, grid: Grid, traffic: Traffic, knee: Knee, slos: Sequence[Slo], gpus: float, price: float | None
-) -> Money:
-    """See `Money`."""
+    engines: Engines, grid: Grid, traffic: Traffic, knee: Knee, slos: Sequence[Slo], gpus: float, price: float | None,
+    twin: Carries | str = "", kept: bool | None = None,
+) -> Money:  # fmt: skip
+    """See `Money`. ``twin`` is what the simulated server carries; ``kept``: whether every objective was met."""
     hours = traffic.engine_hours * gpus
     cost = None if price is None else hours * price
-    found, why = capacity(traffic, knee, slos)
+    found, why = capacity(traffic, knee, slos, twin)
     per_second = None if price is None else price * gpus / HOUR
     there = _engines_there(engines)
     peak = _peak_engines(there, grid, traffic)
-    needed = None
-    if found is not None and traffic.demand_p99 is not None:
-        needed = ceil(traffic.demand_p99 / found.requests_per_second - 1e-9) + SPARE
+    for_peak, growth, launch = (_engines_for(traffic.demand_p99, found, more) for more in (1.0, GROWTH, LAUNCH))
+    if for_peak is not None and kept and peak is not None:
+        for_peak = min(for_peak, ceil(peak))  # so many met the objectives: they suffice
+    needed = None if for_peak is None else for_peak + SPARE
+    spare = _spare(engines, grid, there, found)
+    running = None if found is None else found.running
     return Money(
         gpus=gpus,
         gpu_hours=hours,
@@ -78,26 +94,49 @@ def money(
         no_capacity=why,
         engines=peak or 0.0,
         engines_needed=needed,
+        engines_for_peak=for_peak,
+        engines_for_growth=growth,
+        engines_for_launch=launch,
+        idle_cost=None if price is None or spare is None else spare * gpus * price,
         headroom_requests_per_hour=(
             peak * found.requests_per_second * HOUR - traffic.peak_hour_requests
             if found is not None and peak is not None and traffic.peak_hour_requests is not None
             else None
         ),
         headroom_users=(
-            peak * found.running - traffic.peak_hour_in_flight
-            if found is not None and peak is not None and traffic.peak_hour_in_flight is not None
+            peak * running - traffic.peak_hour_in_flight
+            if running is not None and peak is not None and traffic.peak_hour_in_flight is not None
             else None
         ),
-        spare_engine_hours=_spare(engines, grid, there, found),
+        spare_engine_hours=spare,
         lost_gpu_hours=_lost(engines, grid, gpus),
     )
+
+
+def _engines_for(demand: float | None, carries: Capacity | None, more: float) -> int | None:
+    return None if demand is None or carries is None else ceil(more * demand / carries.requests_per_second - 1e-9)
 
 
 def _per_million(cost: float | None, tokens: float) -> float | None:
     return cost / tokens * 1e6 if cost is not None and tokens > 0 else None
 
 
-def capacity(traffic: Traffic, knee: Knee, slos: Sequence[Slo]) -> tuple[Capacity | None, str]:
+def capacity(
+    traffic: Traffic, knee: Knee, slos: Sequence[Slo], twin: Carries | str = ""
+) -> tuple[Capacity | None, str]:
+    """Return what the simulated server carries; without one, what was seen; or None, and why."""
+    seen, why = _seen(traffic, knee, slos)
+    if isinstance(twin, str):
+        return seen, f"{why}; {twin}" if twin and why else why
+    per_request = (traffic.generated_tokens + traffic.computed_prompt_tokens) / max(1.0, traffic.requests)
+    rate = twin.requests_per_second
+    return Capacity(
+        rate, None, twin.generated, rate * per_request, bound=False, why=f"by the simulated server: {twin.why}",
+        lower=twin.lower, upper=twin.upper,
+    ), ""  # fmt: skip
+
+
+def _seen(traffic: Traffic, knee: Knee, slos: Sequence[Slo]) -> tuple[Capacity | None, str]:
     """Return the highest judged band that met every latency objective, else the knee; or None, and why."""
     tokens = traffic.generated_tokens + traffic.computed_prompt_tokens
     if traffic.requests <= 0 or tokens <= 0:

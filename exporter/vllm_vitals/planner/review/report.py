@@ -16,6 +16,7 @@ from vllm_vitals.planner.review.slo_report import Promise
 from vllm_vitals.planner.review.trend import Trend, trend
 from vllm_vitals.planner.telemetry.grid import DAY
 from vllm_vitals.planner.telemetry.telemetry import EngineId, EngineSeries, Missing, Setting, Telemetry, known, mean
+from vllm_vitals.planner.whatif.carries import Carries
 from vllm_vitals.planner.whatif.whatif import WhatIf
 
 Daily = Mapping[str, Sequence[tuple[float, float]]]  # by measure: kv, running, demand
@@ -137,13 +138,21 @@ def build(
     daily: Mapping[str, Daily] | None = None,
     warnings: Sequence[str] = (),
     tried: Mapping[str, WhatIf | str] | None = None,
+    carried: Mapping[str, Carries | str] | None = None,
 ) -> Review:
     """Measure every model. By model name: ``before`` holds what `change.measures` said of the period before, ``daily``
-    the daily peaks, ``tried`` a what-if, or why there is none.
+    the daily peaks, ``tried`` a what-if and ``carried`` what the simulated server carries, or why there is none.
     """
     models = tuple(
         _with_whatif(
-            _model(name, telemetry, settings, (before or {}).get(name), (daily or {}).get(name, {})),
+            _model(
+                name,
+                telemetry,
+                settings,
+                (before or {}).get(name),
+                (daily or {}).get(name, {}),
+                (carried or {}).get(name, ""),
+            ),
             (tried or {}).get(name),
         )
         for name in telemetry.models()
@@ -163,8 +172,9 @@ def build(
 
 
 def _model(
-    name: str, telemetry: Telemetry, settings: ReviewSettings, before: change.Measures | None, daily: Daily
-) -> ModelReview:
+    name: str, telemetry: Telemetry, settings: ReviewSettings, before: change.Measures | None, daily: Daily,
+    twin: Carries | str = "",
+) -> ModelReview:  # fmt: skip
     engines, grid = telemetry.of(name), telemetry.grid
     numbers, texts, changed = _settings(telemetry, engines, settings, name)
     room = load.headroom(engines, numbers.get("max_num_seqs"))
@@ -185,7 +195,10 @@ def _model(
     form = shape.shape(engines, room, work.prefix_hit_ratio, truncated, tails["tpot_seconds"].mean, numbers)
     slos = settings.slos_of(name)
     judged = slo_report.promises(engines, slos, form.outputs)
-    bill = money.money(engines, grid, work, bend, slos, settings.gpus_of(name), settings.price_of(name))
+    kept = all(promise.met is True for promise in judged) if judged else None
+    bill = money.money(
+        engines, grid, work, bend, slos, settings.gpus_of(name), settings.price_of(name), twin, kept
+    )  # fmt: skip
     missed = None if not judged else all(promise.met is not False for promise in judged)
     model = ModelReview(
         model_name=name,

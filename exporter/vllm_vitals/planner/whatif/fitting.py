@@ -161,7 +161,7 @@ def case(
 
 def _fits(series: EngineSeries, windows: range) -> float | None:
     """Return how many ran on average while the cache was full: what our advice of fewer requests starts from."""
-    running, usage = series.gauge("requests_running"), series.gauge("kv_cache_usage_ratio_max")
+    running, usage = series.gauge("requests_running"), series.gauge("kv_cache_usage_max_ratio")
     usage = usage if usage is not None else series.gauge("kv_cache_usage_ratio")
     if running is None or usage is None:
         return None

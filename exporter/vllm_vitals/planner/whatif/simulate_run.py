@@ -4,6 +4,7 @@ Input: settings, a step time, a `Load`, seconds. Output: `Outcome`. Routing and 
 engines, as a gateway would. Invariant: only what happens after the warm-up counts, and latencies are exact.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
@@ -58,6 +59,14 @@ class Outcome:
     tpot_mean: float | None
     tpot_p50: float | None
     tpot_p99: float | None
+    first: tuple[float, ...] = field(default=(), repr=False)
+    speed: tuple[float, ...] = field(default=(), repr=False)
+    whole: tuple[float, ...] = field(default=(), repr=False)
+
+    def within(self, indicator: str, seconds: float) -> float:
+        """Return the share of requests whose ttft, tpot or e2e is at most so long; 0 where none finished."""
+        values = {"ttft": self.first, "tpot": self.speed, "e2e": self.whole}[indicator]
+        return bisect_right(values, seconds) / len(values) if values else 0.0
 
     @property
     def per_completion(self) -> float | None:
@@ -220,6 +229,7 @@ def _outcome(
         recomputed=again / (generated + prefilled) if generated + prefilled else None,
         ttft_mean=_mean(first), ttft_p50=_rank(first, 0.5), ttft_p99=_rank(first, 0.99),
         tpot_mean=_mean(speed), tpot_p50=_rank(speed, 0.5), tpot_p99=_rank(speed, 0.99),
+        first=tuple(first), speed=tuple(speed), whole=tuple(sorted(r.finished_at - r.arrival for r in done)),
     )  # fmt: skip
 
 

@@ -226,7 +226,7 @@ FLEETS = {
         Fleet("one server, asked for all", 1, 1.1),
         Fleet("an idle spare", 3, 2.0, idle=1),
         Fleet("growing 3 % a week", 3, 2.6, growth=0.03),
-        Fleet("30 % cut at a cap", 3, 3.0, load=replace(LOAD, max_tokens=370)),
+        Fleet("30 % truncated at a cap", 3, 3.0, load=replace(LOAD, max_tokens=370)),
         Fleet("a deploy that changes max_num_seqs", 3, 2.4, later=replace(SERVER, max_num_seqs=16)),
         Fleet("slots are the limit", 3, 2.4, settings=replace(SERVER, max_num_seqs=12)),
     )

@@ -20,7 +20,7 @@ PACKAGE = ROOT / "exporter" / "vllm_vitals"
 CORE = sorted((PACKAGE / "core").glob("*.py"))
 PROGRAM = sorted(PACKAGE.rglob("*.py"))
 # What is for people who build, plan or try: nothing that watches needs it. A command's module may load it when called.
-APART = {"rules", "dashboards", "kubernetes", "planner", "simulator"}
+APART = {"rules", "dashboards", "kubernetes", "planner", "simulator", "doctor"}
 # Packages that only one part of the program may import; all of them are extras, or heavy.
 EXTRAS = {"grafanalib": {"dashboards"}, "promql_parser": {"rules"}, "matplotlib": {"planner"}, "numpy": {"planner"}}
 

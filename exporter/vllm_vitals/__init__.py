@@ -11,9 +11,10 @@ serve/        /metrics, the status page, JSON, the HTTP server
 daemon        a fleet, the pages, signals and reload, on one event loop; clock and log beside it
 cli/          the command line
 rules/ dashboards/ kubernetes/   generators (extra: build); generated writes and compares their files
+doctor/       what is wrong with an installation, asked from outside
 planner/ simulator/              review, snapshot, compare, what-if; the simulated server
 
-Nothing above the last two rows imports from them (tests/test_layering.py).
+Nothing above the last three rows imports from them (tests/test_layering.py).
 """
 
 __version__ = "0.1.0"

@@ -30,6 +30,7 @@ COMMANDS = {
     "rules": "vllm_vitals.rules.command",
     "dashboards": "vllm_vitals.dashboards.command",
     "kubernetes": "vllm_vitals.kubernetes.command",
+    "doctor": "vllm_vitals.doctor.command",
 }
 
 

@@ -73,12 +73,13 @@ SHARD = _Shard()
 # ---------------------------------------------------------------- how to get in
 
 _HEADER = re.compile(r"([A-Za-z0-9-]{1,64}):[ \t]*([^\r\n]{1,512})")
+ca_file_option = click.option("--ca-file", default="", metavar="FILE", help="CA bundle for https.")
 # The same names and meanings wherever a command asks a server: a vLLM server, a Prometheus.
 ACCESS_OPTIONS = (
     click.option("--bearer-token-file", default="", metavar="FILE", help="File that holds a bearer token."),
     click.option("--user", default="", metavar="NAME", help="User name for basic auth, with --password-file."),
     click.option("--password-file", default="", metavar="FILE", help="File that holds the password."),
-    click.option("--ca-file", default="", metavar="FILE", help="CA bundle for https."),
+    ca_file_option,
     click.option(
         "--header", "headers", multiple=True, metavar="'NAME: VALUE'",
         help="HTTP header, such as X-Scope-OrgID: team (repeatable).",

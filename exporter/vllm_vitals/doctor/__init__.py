@@ -1,0 +1,1 @@
+"""What is wrong with an installation: daemon, Prometheus, Alertmanager, Grafana, asked from outside."""

@@ -458,7 +458,7 @@ def test_a_p99_of_ten_times_the_mean_is_seen_so_that_an_objective_can_state_its_
 
 
 def measured(generated: float, ttft: float, *, hits: float = 0.0, **settings: str) -> Baseline:
-    """Three repeats of one load on a server with these settings."""
+    """Nine repeats of one load on a server with these settings."""
     figures = {"generated tokens": generated, "time to first token, p95": ttft}
     return Baseline(
         name="b", taken_at=0.0, start=0.0, end=900.0, source="s", model_name="m", engines=1, version="0.32.0",
@@ -467,10 +467,10 @@ def measured(generated: float, ttft: float, *, hits: float = 0.0, **settings: st
             "prompt tokens, mean": 39_812.0, "output tokens, mean": 400.0, "requests/s": 0.2, "prefix-cache hits": hits,
         },
         vitals={
-            name: Measure(repeats=[value * x for x in (0.99, 1.0, 1.01)], value=value)
+            name: Measure(repeats=[value * x for x in 3 * (0.99, 1.0, 1.01)], weights=[100.0] * 9, value=value)
             for name, value in ((name, figures.get(name, 1.0)) for name in VITALS)
         },
-        by_length=[],
+        by_length=[], parts=[100.0 * part for part in range(9)], seconds=900.0,
     )  # fmt: skip
 
 

@@ -184,9 +184,9 @@ async def slow_readers(server: HttpServer, count: int) -> list[asyncio.StreamWri
 
 
 def large(shared: SharedBodies, built: list[int]) -> web.RouteDef:
-    def build() -> bytes:
+    def build() -> list[bytes]:
         built.append(1)
-        return LARGE + str(len(built)).encode()
+        return [LARGE, str(len(built)).encode()]
 
     async def page(request: web.Request) -> web.StreamResponse:
         return await shared.send(request, "page", build, {"Content-Type": "text/plain"})

@@ -7,7 +7,7 @@ of bodies, and none holds one for longer than `WRITE_S`.
 import asyncio
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -32,14 +32,19 @@ HEADERS = {
 class Body:
     """What is sent, and to how many at the moment. ``built_at`` is the event loop's time."""
 
-    data: bytes
+    pieces: Sequence[bytes]
     headers: Mapping[str, str]
     status: int
     built_at: float
     readers: int = 0
 
+    @property
+    def size(self) -> int:
+        """Bytes in all."""
+        return sum(map(len, self.pieces))
 
-Build = Callable[[], bytes]
+
+Build = Callable[[], Iterable[bytes]]
 
 
 class SharedBodies:
@@ -57,8 +62,8 @@ class SharedBodies:
         """Answer with what ``build`` makes; requests with the same ``key`` at the same time share it."""
         packed = "gzip" in request.headers.get("Accept-Encoding", "")
         body = await self._get((key, packed), build, headers, status, packed)
-        if len(body.data) <= CHUNK or request.method == "HEAD":
-            return web.Response(body=body.data, status=body.status, headers={**HEADERS, **body.headers})
+        if body.size <= CHUNK or request.method == "HEAD":
+            return web.Response(body=b"".join(body.pieces), status=body.status, headers={**HEADERS, **body.headers})
         self.sending += not body.readers
         body.readers += 1
         try:
@@ -85,9 +90,9 @@ class SharedBodies:
 
     async def _build(self, build: Build, headers: Mapping[str, str], status: int, packed: bool) -> Body:
         loop = asyncio.get_running_loop()
-        data, is_packed = await loop.run_in_executor(self._builder, _built, build, packed)
+        made, is_packed = await loop.run_in_executor(self._builder, _built, build, packed)
         more = {"Content-Encoding": "gzip"} if is_packed else {}
-        return Body(data, {**headers, **more}, status, loop.time())
+        return Body(made, {**headers, **more}, status, loop.time())
 
     def close(self) -> None:
         """End; what is being built is finished."""
@@ -97,26 +102,37 @@ class SharedBodies:
 async def stream(request: web.Request, body: Body) -> web.StreamResponse:
     """Send a large body piece by piece, within `WRITE_S`; who takes longer is hung up on."""
     response = web.StreamResponse(status=body.status, headers={**HEADERS, **body.headers})
-    response.content_length = len(body.data)
-    view = memoryview(body.data)
-    del body
+    response.content_length = body.size
     try:
         async with asyncio.timeout(WRITE_S):
             await response.prepare(request)
-            for at in range(0, len(view), CHUNK):
-                await response.write(bytes(view[at : at + CHUNK]))
+            for piece in body.pieces:
+                for at in range(0, len(piece), CHUNK):
+                    await response.write(piece[at : at + CHUNK])
             await response.write_eof()
     except (TimeoutError, ConnectionError):  # too slow, or gone: an error on its way up would keep all these frames
         if request.transport is not None:
             request.transport.abort()
-    finally:
-        view.release()
     return response
 
 
-def _built(build: Build, packed: bool) -> tuple[bytes, bool]:
-    data = build()
-    if not packed or len(data) < COMPRESS_FROM:
-        return data, False
+def _built(build: Build, packed: bool) -> tuple[Sequence[bytes], bool]:
+    """Make the pieces, packed where that pays. A piece is small or a family; small ones are put together."""
+    made = tuple(_gathered(build()))
+    if not packed or sum(map(len, made)) < COMPRESS_FROM:
+        return made, False
     packer = zlib.compressobj(1, zlib.DEFLATED, 31)
-    return packer.compress(data) + packer.flush(), True
+    return (b"".join([*map(packer.compress, made), packer.flush()]),), True
+
+
+def _gathered(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    small: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        small.append(piece)
+        size += len(piece)
+        if size >= CHUNK:
+            yield b"".join(small)
+            small, size = [], 0
+    if small:
+        yield b"".join(small)

@@ -5,7 +5,7 @@ but by POST; everything on the page is escaped; nothing served holds a credentia
 """
 
 import platform
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 
 import jinja2
 import orjson
@@ -16,7 +16,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 
 from vllm_vitals import __version__
 from vllm_vitals.clock import Clock
-from vllm_vitals.core.render import OPENMETRICS, TEXT, Families, join, render_samples
+from vllm_vitals.core.render import OPENMETRICS, TEXT, Families, pieces, render_samples
 from vllm_vitals.core.snapshot import TargetSnapshot
 from vllm_vitals.impairment import KINDS, Impairment
 from vllm_vitals.logs.watch import LogWatch
@@ -74,7 +74,7 @@ class Site:
         more = write(self._registry).removesuffix(b"# EOF\n")
         headers = {"Content-Type": OPENMETRICS if openmetrics else TEXT}
         return await self._bodies.send(
-            request, ("metrics", openmetrics), lambda: join(parts, openmetrics, more), headers
+            request, ("metrics", openmetrics), lambda: pieces(parts, openmetrics, more), headers
         )
 
     def _own_samples(self) -> Iterator[Sample]:
@@ -94,9 +94,9 @@ class Site:
         now, impaired = self._clock.now(), self._impairment.active()
         logged = {snapshot.target: self._logs.truncation(snapshot) for snapshot in _drawn_at_length(snapshots)}
 
-        def draw() -> bytes:
+        def draw() -> Iterable[bytes]:
             drawn = page.build(snapshots, now, lambda target: logged.get(target.target, {}), asked, nothing, impaired)
-            return self._page.render(page=drawn, version=__version__).encode(errors="replace")
+            yield self._page.render(page=drawn, version=__version__).encode(errors="replace")
 
         headers = {"Content-Type": "text/html; charset=utf-8"}
         return await self._bodies.send(request, ("page", asked), draw, headers, 404 if lost else 200)
@@ -106,9 +106,9 @@ class Site:
         snapshots = [poller.snapshot for poller in self._fleet.pollers if poller.snapshot is not None]
         impaired = dict(self._impairment.active())
 
-        def tell() -> bytes:
+        def tell() -> Iterable[bytes]:
             targets = [views.target_or_fault(each, now, skew) for each in views.worst_first(snapshots)]
-            return orjson.dumps({"now": now + skew, "impaired": impaired, "targets": targets})
+            yield orjson.dumps({"now": now + skew, "impaired": impaired, "targets": targets})
 
         return await self._bodies.send(request, "engines", tell, {"Content-Type": "application/json"})
 

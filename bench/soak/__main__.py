@@ -18,7 +18,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -194,17 +194,21 @@ def run(soak: Soak, folder: Path, minutes: float) -> None:
 
 def report(soak: Soak) -> list[str]:
     """Print the table; return what was not kept."""
-    print(
-        "| minute | RSS, MB | files | threads | CPU, s | waited for one, s | /-/healthy, s | longest gap, s | verdicts | machine's lag, s |"
-    )
-    print("|---|---|---|---|---|---|---|---|---|---|")
-    for number, seen in sorted(soak.minutes.items(), key=lambda item: item[0]):
-        if not seen.rss:
-            continue
-        rss = f"{statistics.median(seen.rss):.0f} to {max(seen.rss):.0f}"
-        cells = (rss, max(seen.files), max(seen.threads), f"{seen.cpu:.0f}", f"{seen.waited:.0f}", f"{max(seen.healthy):.2f}",
-                 f"{max(seen.gaps, default=0):.1f}", len(seen.verdicts), f"{seen.lag:.2f}")  # fmt: skip
-        print(f"| {number + 1} | {' | '.join(map(str, cells))} |")
+    columns: dict[str, Callable[[Minute], str]] = {
+        "RSS, MB": lambda seen: f"{statistics.median(seen.rss):.0f} to {max(seen.rss):.0f}",
+        "files": lambda seen: f"{max(seen.files)}",
+        "threads": lambda seen: f"{max(seen.threads)}",
+        "CPU, s": lambda seen: f"{seen.cpu:.0f}",
+        "waited for a CPU, s": lambda seen: f"{seen.waited:.0f}",
+        "/-/healthy, s": lambda seen: f"{max(seen.healthy):.2f}",
+        "longest gap, s": lambda seen: f"{max(seen.gaps, default=0):.1f}",
+        "verdicts": lambda seen: f"{len(seen.verdicts)}",
+        "machine's lag, s": lambda seen: f"{seen.lag:.2f}",
+    }
+    print(f"| minute | {' | '.join(columns)} |\n|---{'|---' * len(columns)}|")
+    for number, seen in sorted(soak.minutes.items()):
+        if seen.rss:
+            print(f"| {number + 1} | {' | '.join(cell(seen) for cell in columns.values())} |")
     kept = [seen for _, seen in sorted(soak.minutes.items()) if seen.rss]
     missed = [why for seen in kept for why in sorted(seen.verdicts)][:10]
     latest = max((gap for seen in kept for gap in seen.gaps), default=0.0)

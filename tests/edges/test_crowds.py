@@ -152,7 +152,7 @@ def test_connections_leave_descriptors_for_scrapes() -> None:
 
 def test_connections_that_only_shake_hands_count_until_they_time_out() -> None:
     class One:
-        busy, served, silent_since = 0, False, 0.0
+        busy, served, silent_since, opened_at = 0, False, 0.0, 0.0
 
     known = Connections(2)
     for _ in range(2):
@@ -161,6 +161,30 @@ def test_connections_that_only_shake_hands_count_until_they_time_out() -> None:
     assert not known.may_come(connections.HEAD_S)
     assert known.give_way() is None
     assert known.may_come(connections.HEAD_S + 1)
+
+
+def test_what_long_connections_leave_behind_is_collected_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    collected: list[float] = []
+    monkeypatch.setattr("vllm_vitals.serve.httpd.COLLECT_AFTER", 10)
+
+    async def run() -> None:
+        monkeypatch.setattr("vllm_vitals.serve.httpd.gc.collect", lambda: collected.append(1.0))
+        async with served(web.get("/", hello)) as server:
+            for held, often in ((0.0, 15), (connections.LONG_S + 1, 9)):
+                writers = [(await say(server, GET))[1] for _ in range(often)]
+                await asyncio.sleep(held)
+                for writer in writers:
+                    writer.transport.abort()
+                await until(lambda: not server.connections.open)
+            await asyncio.sleep(2.0)
+            assert not collected
+            _, writer = await say(server, GET)
+            await asyncio.sleep(connections.LONG_S + 1)
+            writer.transport.abort()
+            await asyncio.sleep(2.0)
+            assert len(collected) == 1
+
+    fed_time.run(run())
 
 
 # slow readers

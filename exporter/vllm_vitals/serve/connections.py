@@ -11,6 +11,7 @@ HEAD_S = 10.0  # for a TLS handshake, and for the first whole head of a request
 IDLE_S = 75.0  # between requests: longer than Prometheus' usual interval of a minute
 KEPT_FOR_SCRAPES = 40  # of our file descriptors, besides half of the rest
 MAX_CONNECTIONS = 512
+LONG_S = 3.0
 
 
 def most(limit: int | None = None) -> int:
@@ -25,6 +26,7 @@ class Connection(Protocol):
     busy: int
     served: bool
     silent_since: float
+    opened_at: float
 
 
 class Connections:
@@ -33,6 +35,7 @@ class Connections:
     def __init__(self, most: int) -> None:
         self.most = most
         self.open: set[Connection] = set()
+        self.lingered = 0  # connections that were open for long and are gone
         self._shaking: dict[Connection, float] = {}
 
     def may_come(self, now: float) -> bool:
@@ -56,13 +59,14 @@ class Connections:
     def opened(self, one: Connection, now: float) -> None:
         """Note that a connection can send requests now."""
         self._shaking.pop(one, None)
-        one.silent_since = now
+        one.silent_since = one.opened_at = now
         self.open.add(one)
 
-    def closed(self, one: Connection) -> None:
+    def closed(self, one: Connection, now: float) -> None:
         """Forget a closed connection."""
         self._shaking.pop(one, None)
         self.open.discard(one)
+        self.lingered += now - one.opened_at > LONG_S
 
     def silent(self, now: float) -> list[Connection]:
         """Return the connections without a whole request for too long."""

@@ -8,6 +8,7 @@ import pytest
 
 from tests.dashboards import history
 from tests.programs import find
+from vllm_vitals.catalog import BY_NAME, DETAILS, Kind
 from vllm_vitals.core import render
 
 NAMES = (
@@ -44,12 +45,40 @@ def _of_daemon() -> Iterator[str]:
     never_seen = history.of_silent("silent:8000")
     told = (history.of_daemon(name) for name in NAMES)
     logged = history.of_gateway("truncation_mix")
-    return chain(*told, history.of_story(), logged, never_seen, about_the_daemon())
+    return chain(*told, history.of_story(), logged, never_seen, about_the_daemon(), of_details())
 
 
 def _serve(factory: pytest.TempPathFactory, samples: Iterator[str]) -> Iterator[history.Server]:
     find("prometheus"), find("promtool")
     yield from history.serve(factory.mktemp("prometheus"), samples)
+
+
+_OF_THE_WATCH = ("contradictions", "monitor_impaired", "event_loop_lag_seconds")
+
+
+def of_details() -> Iterator[str]:
+    """A server that uses all that vLLM has: each family by its name, labels and kind, as the daemon serves it."""
+    own = {"adapter": "de", "status": "running"}
+    for at in range(history.END - history.SPAN, history.END + 1, history.STEP):
+        grown = at - history.END + history.SPAN + 1
+        for metric in (
+            *DETAILS,
+            *(BY_NAME[name] for name in ("contradictions", "monitor_impaired", "event_loop_lag_seconds")),
+        ):
+            labels = {"target": "detailed:8000", "model_name": "detailed", "engine": "0"}
+            labels = {label: labels.get(label) or own.get(label, "some") for label in metric.all_labels}
+            named = ",".join(f'{label}="{value}"' for label, value in labels.items())
+            value = 1 if metric.kind is Kind.GAUGE else grown
+            parts = [("", "", value)]
+            if metric.kind is Kind.HISTOGRAM:
+                bounds = ("1.0", "10.0", "+Inf")
+                parts = [("_bucket", f'le="{bound}"', grown) for bound in bounds] + [
+                    ("_sum", "", grown),
+                    ("_count", "", grown),
+                ]
+            for part, more, number in parts:
+                of = ",".join(each for each in ('job="vllm-vitals",instance="vitals:9840"', named, more) if each)
+                yield f"{metric.full_name}{part}{{{of}}} {number} {at}\n"
 
 
 def about_the_daemon() -> Iterator[str]:

@@ -24,7 +24,13 @@ _SCOPES = {metric.full_name: metric.all_labels for metric in METRICS}
 
 
 def panels(dashboard: Json) -> list[Json]:
-    """Every panel that is not a row's header."""
+    """Every panel that is not a row's header, those of closed rows too."""
+    every = [one for panel in dashboard["panels"] for one in (panel, *panel.get("panels", ()))]
+    return [panel for panel in every if panel["type"] != "row"]
+
+
+def opened(dashboard: Json) -> list[Json]:
+    """Every panel that is seen before somebody opens a row."""
     return [panel for panel in dashboard["panels"] if panel["type"] != "row"]
 
 
@@ -121,25 +127,29 @@ def _white_cells(panel: Json) -> Iterator[str]:
             yield override["matcher"]["options"]
 
 
+def _apart(a: Json, b: Json) -> bool:
+    return bool(
+        a["x"] + a["w"] <= b["x"] or b["x"] + b["w"] <= a["x"] or a["y"] + a["h"] <= b["y"] or b["y"] + b["h"] <= a["y"]
+    )
+
+
 def layout_faults(dashboard: Json) -> list[str]:
     faults, boxes = [], [(panel["title"], panel["gridPos"]) for panel in dashboard["panels"]]
     for title, box in boxes:
         if box["x"] < 0 or box["x"] + box["w"] > 24:
             faults.append(f"{title}: off the grid")
     for (one, a), (other, b) in combinations(boxes, 2):
-        apart = (
-            a["x"] + a["w"] <= b["x"]
-            or b["x"] + b["w"] <= a["x"]
-            or a["y"] + a["h"] <= b["y"]
-            or b["y"] + b["h"] <= a["y"]
-        )
-        if not apart:
+        if not _apart(a, b):
             faults.append(f"{one} overlaps {other}")
-    ids = [panel["id"] for panel in dashboard["panels"]]
+    for row in dashboard["panels"]:
+        inner = [(panel["title"], panel["gridPos"]) for panel in row.get("panels", ())]
+        faults += [f"{one} overlaps {other}" for (one, a), (other, b) in combinations(inner, 2) if not _apart(a, b)]
+    ids = [panel["id"] for panel in [*dashboard["panels"], *panels(dashboard)] if panel not in opened(dashboard)]
+    ids += [panel["id"] for panel in opened(dashboard)]
     if len(set(ids)) < len(ids):
         faults.append("a panel id twice")
-    if len(panels(dashboard)) > MAX_PANELS:
-        faults.append(f"{len(panels(dashboard))} panels: more than {MAX_PANELS}")
+    if len(opened(dashboard)) > MAX_PANELS:
+        faults.append(f"{len(opened(dashboard))} panels: more than {MAX_PANELS}")
     return faults + [
         f"{p['title']}: its id is not its title's" for p in panels(dashboard) if p["id"] != links.panel_id(p["title"])
     ]

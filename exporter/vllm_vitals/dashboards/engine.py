@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from vllm_vitals.dashboards import canary, field_config, links, panels, states, tail, theme
+from vllm_vitals.dashboards import canary, details, field_config, links, panels, states, tail, theme
 from vllm_vitals.dashboards.annotations import incidents, state_changes
 from vllm_vitals.dashboards.panels import Column, Panel
 from vllm_vitals.dashboards.promql import (
@@ -31,6 +31,7 @@ def build(site: Site) -> dict[str, Any]:
         Row("Preemption: how much work is redone", _preemption(site)),
         Row("What users feel", _latency(site)),
         Row("Does it answer?", canary.row()),
+        *details.rows(site),
     )
     return theme.dashboard(
         links.ENGINE,

@@ -63,7 +63,7 @@ def _annotation(mark: dict[str, Any], labels: Sequence[str]) -> dict[str, Any]:
 
 def _panel(panel: dict[str, Any], labels: Sequence[str]) -> dict[str, Any]:
     if "targets" not in panel:
-        return panel
+        return panel | {"panels": [_panel(inner, labels) for inner in panel.get("panels", ())]}
     widened: dict[str, Any] = _links(panel, labels)
     return widened | {
         "targets": [

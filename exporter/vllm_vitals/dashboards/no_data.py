@@ -21,6 +21,8 @@ def explain_absent(dashboard: dict[str, Any], site: Site) -> dict[str, Any]:
 
 
 def _explained(panel: dict[str, Any], site: Site) -> dict[str, Any]:
+    if "panels" in panel:
+        return panel | {"panels": [_explained(inner, site) for inner in panel["panels"]]}
     queries = [target["expr"] for target in panel.get("targets", ())]
     if not queries or panel["type"] == "stat":
         return panel

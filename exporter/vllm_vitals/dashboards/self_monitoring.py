@@ -4,7 +4,7 @@ from typing import Any
 
 from vllm_vitals.dashboards import field_config, levels, links, panels, theme
 from vllm_vitals.dashboards.panels import Column, Panel
-from vllm_vitals.dashboards.promql import folded_target, metric, rate
+from vllm_vitals.dashboards.promql import folded_target, gauge, metric, rate
 from vllm_vitals.dashboards.query import Query
 from vllm_vitals.dashboards.site import ANY_IS_BAD, Site
 from vllm_vitals.dashboards.theme import Row
@@ -76,6 +76,38 @@ def _seen(site: Site) -> tuple[Panel, ...]:
 
 def _odd(site: Site) -> tuple[Panel, ...]:
     return (
+        panels.table(
+            "Contradictions",
+            "What a server's page says that cannot be true together, by check, and how many findings now. While there "
+            "is one, a verdict that rests on it is withheld or wider: mend it first.",
+            [f"{folded_target('contradictions', keep=('check',))} > 0"],
+            [Column("target", "Server"), Column("check", "Check"), Column("Value", "Findings", width=80, decimals=0)],
+            "No server contradicts itself.",
+            width=12,
+            height=6,
+            sort="Server",
+        ),
+        panels.table(
+            "What keeps vllm-vitals from looking",
+            "A reason why the daemon itself cannot look as it should: file descriptors, event loop, disk. While "
+            "one is here, a server that looks down may be well.",
+            [f"{gauge('monitor_impaired')} == 1"],
+            [Column("reason", "Reason")],
+            "Nothing: the daemon looks as it should, or none feeds this Prometheus.",
+            width=6,
+            height=6,
+            sort="Reason",
+        ),
+        panels.timeseries(
+            "Longest stop of the event loop",
+            "The longest that the daemon's event loop stood still over the last minute. Near the scrape interval, its "
+            "times are no longer its servers': give it more CPU, or shard the targets.",
+            [Query(gauge("event_loop_lag_seconds"), "longest stop")],
+            "s",
+            "No daemon feeds this Prometheus.",
+            width=6,
+            height=6,
+        ),
         panels.timeseries(
             "Failed scrapes per second, by reason",
             "Why scrapes fail: refused and dns are a server that is gone; timeout, truncated and http_error one that "

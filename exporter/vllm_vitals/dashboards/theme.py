@@ -20,10 +20,11 @@ from vllm_vitals.dashboards.promql import metric
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A titled band of panels."""
+    """A titled band of panels. ``closed``: its panels ask nothing until somebody opens it."""
 
     title: str
     panels: tuple[Panel, ...]
+    closed: bool = False
 
 
 class _Modern(core.Panel):  # type: ignore[misc]  # grafanalib has no types
@@ -99,19 +100,27 @@ def _flow(rows: Iterable[Row]) -> list[core.Panel]:
     """Lay rows and panels onto the 24-column grid from left to right; a band is as high as its highest panel."""
     placed, y = [], 0
     for row in rows:
+        inner, height = _band(row.panels, y + 1)
         placed.append(
             core.RowPanel(
-                id=links.panel_id(f"row {row.title}"), title=row.title, gridPos=core.GridPos(1, COLUMNS, 0, y)
+                id=links.panel_id(f"row {row.title}"), title=row.title, gridPos=core.GridPos(1, COLUMNS, 0, y),
+                collapsed=row.closed, panels=inner if row.closed else [],
             )
-        )
-        y, x, height = y + 1, 0, 0
-        for panel in row.panels:
-            if x + panel.width > COLUMNS:
-                y, x, height = y + height, 0, 0
-            placed.append(_place(panel, x, y))
-            x, height = x + panel.width, max(height, panel.height)
-        y += height
+        )  # fmt: skip
+        placed += [] if row.closed else inner
+        y += 1 if row.closed else 1 + height
     return placed
+
+
+def _band(panels: Iterable[Panel], top: int) -> tuple[list[core.Panel], int]:
+    """Return a row's panels from ``top`` on, and how high they are together."""
+    placed, y, x, height = [], top, 0, 0
+    for panel in panels:
+        if x + panel.width > COLUMNS:
+            y, x, height = y + height, 0, 0
+        placed.append(_place(panel, x, y))
+        x, height = x + panel.width, max(height, panel.height)
+    return placed, y + height - top
 
 
 def _place(panel: Panel, x: int, y: int) -> core.Panel:

@@ -10,6 +10,7 @@ from tests.dashboards import history
 from tests.programs import find
 from vllm_vitals.catalog import BY_NAME, DETAILS, Kind
 from vllm_vitals.core import render
+from vllm_vitals.rules import concurrency, slo
 
 NAMES = (
     "spiral_chunked", "overcommit_thrash", "preempting_productive", "dp2_pressure", "truncation_mix",
@@ -50,7 +51,7 @@ def _of_daemon() -> Iterator[str]:
 
 def _serve(factory: pytest.TempPathFactory, samples: Iterator[str]) -> Iterator[history.Server]:
     find("prometheus"), find("promtool")
-    yield from history.serve(factory.mktemp("prometheus"), samples)
+    yield from history.serve(factory.mktemp("prometheus"), chain(samples, of_rules()), ruled=True)
 
 
 _OF_THE_WATCH = ("contradictions", "monitor_impaired", "event_loop_lag_seconds")
@@ -89,6 +90,18 @@ def about_the_daemon() -> Iterator[str]:
         yield from history.stamped(
             info + process % (at - history.END + 240), at, 'job="vllm-vitals",instance="vitals:9840"'
         )
+
+
+def of_rules() -> Iterator[str]:
+    """What recording rules say that read other records: a promise that is broken, and a cap."""
+    model = 'model_name="spiral_chunked"'
+    said = {slo.GOOD: 4.5, slo.TOTAL: 5.0} | {
+        slo.burn(window): 10.0 for _, *pair, _, _ in slo.WINDOWS for window in pair
+    }
+    for at in range(history.END - history.SPAN, history.END + 1, history.STEP):
+        for record, value in said.items():
+            yield f'{record}{{{model},slo="quick"}} {value} {at}\n'
+        yield f'{concurrency.CAP}{{{model},target="spiral_chunked:8000",engine="0"}} 5 {at}\n'
 
 
 def alerts() -> Iterator[str]:

@@ -10,12 +10,14 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import requests
+import yaml
 
-from tests.programs import DEADLINE_S, PATIENCE_S
+from tests.programs import DEADLINE_S, PATIENCE_S, ROOT
 from vllm_vitals.catalog import METRICS
 from vllm_vitals.core import render
 from vllm_vitals.core.snapshot import Canary, Scrape
@@ -180,18 +182,39 @@ def stamped(exposition: bytes, at: float, labels: str) -> Iterator[str]:
             yield f"{name}{{{labels}{',' if brace else ''}{rest or '}'} {value} {at:.3f}\n"
 
 
-def serve(folder: Path, samples: Iterator[str]) -> Iterator[Server]:
-    """Write blocks and run a Prometheus over them until the caller is done."""
+def serve(folder: Path, samples: Iterator[str], *, ruled: bool = False) -> Iterator[Server]:
+    """Write blocks and run a Prometheus over them until the caller is done; ``ruled``: with the fleet's records too."""
     text = folder / "samples.txt"
     with text.open("w", encoding="utf-8") as file:
         file.writelines(samples)
         file.write("# EOF\n")
-    made = subprocess.run(
-        ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(text), str(folder / "data")],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert made.returncode == 0, made.stderr
+    _promtool("create-blocks-from", "openmetrics", str(text), str(folder / "data"))
     (folder / "prometheus.yml").write_text("global: {}\n", encoding="utf-8")
+    if ruled:
+        with _running(folder) as url:
+            _record(folder, url)
+    with _running(folder) as url:
+        yield Server(url, END - SPAN, END)
+
+
+def _record(folder: Path, url: str) -> None:
+    """Evaluate the fleet's recording rules over what is there; those that read other records cannot be."""
+    groups = yaml.safe_load((ROOT / "alerts" / "recording.yml").read_text(encoding="utf-8"))["groups"]
+    file = folder / "fleet.yml"
+    file.write_text(
+        yaml.safe_dump({"groups": [g for g in groups if g["name"] == "vllm_vitals.fleet"]}), encoding="utf-8"
+    )
+    span = [f"--start={END - SPAN}", f"--end={END}", "--eval-interval=15s"]
+    _promtool("create-blocks-from", "rules", *span, f"--url={url}", f"--output-dir={folder / 'data'}", str(file))
+
+
+def _promtool(*arguments: str) -> None:
+    made = subprocess.run(["promtool", "tsdb", *arguments], capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stderr
+
+
+@contextmanager
+def _running(folder: Path) -> Iterator[str]:
     port = free_port()
     process = subprocess.Popen(
         [
@@ -203,7 +226,7 @@ def serve(folder: Path, samples: Iterator[str]) -> Iterator[Server]:
     try:
         url = f"http://127.0.0.1:{port}"
         wait_until_ready(f"{url}/-/ready")
-        yield Server(url, END - SPAN, END)
+        yield url
     finally:
         process.terminate()
         process.wait(PATIENCE_S)

@@ -11,11 +11,18 @@ from typing import Any
 import promql_parser
 
 from vllm_vitals.catalog import METRICS, Kind
+from vllm_vitals.config.section import parse_alerts
 from vllm_vitals.dashboards import links
+from vllm_vitals.rules.build import rules
+from vllm_vitals.rules.model import Recording
 from vllm_vitals.vllm.families import FAMILIES
 
 Json = dict[str, Any]
 ELSEWHERE = {"ALERTS", "ALERTS_FOR_STATE", "process_resident_memory_bytes", "process_cpu_seconds_total"}
+# A config with a promise, whose records dashboards may read.
+PROMISED = parse_alerts(
+    {"alerts": {"slos": [{"name": "quick", "indicator": "ttft", "threshold": "10s", "share": 0.99}]}}
+)
 DEAD_TYPES = {"graph", "singlestat", "grafana-piechart-panel", "grafana-worldmap-panel", "natel-discrete-panel",
               "flant-statusmap-panel", "marcuscalidus-svg-panel", "table-old"}  # fmt: skip
 MAX_PANELS = 22  # what a person scrolls through while paged
@@ -121,7 +128,8 @@ def _white_cells(panel: Json) -> Iterator[str]:
     """Columns whose cells are filled and whose values have no colour: white on white."""
     for override in panel["fieldConfig"]["overrides"]:
         look = {each["id"]: each["value"] for each in override["properties"]}
-        shown = [one for mapping in look.get("mappings", ()) for one in mapping["options"].values()]
+        mappings = [mapping for mapping in look.get("mappings", ()) if mapping["type"] == "value"]
+        shown = [one for mapping in mappings for one in mapping["options"].values()]
         filled = look.get("custom.cellOptions", {}).get("type") == "color-background"
         if filled and not all("color" in one for one in shown):
             yield override["matcher"]["options"]
@@ -158,11 +166,17 @@ def layout_faults(dashboard: Json) -> list[str]:
 def names_in(expr: str) -> set[str]:
     """Metric names, also those selected by a regular expression over __name__ (without its prefixes)."""
     spelled = set(re.findall(r'__name__=~"\([^)]*\)(\w+)"', expr))
-    return spelled | set(re.findall(r"\b([a-zA-Z_:][\w:]*)\{", expr)) | set(re.findall(r"\b(vllm_vitals_\w+)", expr))
+    return (
+        spelled
+        | set(re.findall(r"\b([a-zA-Z_:][\w:]*)\{", expr))
+        | set(re.findall(r"(?<![:\w])(vllm_vitals_\w+)\b(?!:)", expr))
+    )
 
 
 def _known() -> set[str]:
-    known = set(ELSEWHERE)
+    known = ELSEWHERE | {
+        rule.record for g in rules(PROMISED)["recording"] for rule in g.rules if isinstance(rule, Recording)
+    }
     for metric in METRICS:
         suffixes = ("_bucket", "_sum", "_count") if metric.kind is Kind.HISTOGRAM else ("",)
         known |= {metric.full_name + suffix for suffix in suffixes}
@@ -202,7 +216,7 @@ def _selector_faults(where: str, expr: str) -> list[str]:
         scope = [label for label in ("target", "model_name", "engine") if label in _SCOPES[base]]
         missing = [label for label in scope if not re.search(rf'{label}=~"\${label}\|?"', matchers)]
         faults += [f"{where}: {name} does not obey ${label}" for label in missing]
-    folded = r"(?:max(?: by \([^)]*\))? \((?:\w+\()?|\d+ \* \()$"
+    folded = r"(?:max(?: by \([^)]*\))? \((?:\w+\()?|\d+ \* \((?:\w+\()?)$"
     for found in re.finditer(r"\bvllm_vitals_\w+\{", expr):
         if not re.search(folded, expr[: found.start()]):
             faults.append(f"{where}: {found[0][:-1]} is not folded by max over its identity")

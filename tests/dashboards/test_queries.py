@@ -117,9 +117,12 @@ def test_more_producers_of_the_same_change_no_number(
     daemon: Server, redundant: Server, dashboard: dict[str, Any]
 ) -> None:
     # Not while a server restarts: there one producer rightly fills a hole of another.
-    steady = {"target": "|".join(f"{name}:8000" for name in NAMES if name != "restart_under_load")}
+    names = [name for name in NAMES if name != "restart_under_load"]
+    # What rules recorded of a model knows no server.
+    steady = {"target": "|".join(f"{name}:8000" for name in names), "model_name": "|".join(names)}
     for panel, target in lint.queries(dashboard):
-        if panel["title"] not in PROCESS:
+        # What rules recorded was folded by the rules, and is tested there.
+        if panel["title"] not in PROCESS and not re.search(r"\b(engine|model):", target["expr"]):
             one, many = points(run(daemon, target, steady)), points(run(redundant, target, steady))
             assert one == pytest.approx(many, rel=1e-9, nan_ok=True), f"{panel['title']} {target['refId']}"
 

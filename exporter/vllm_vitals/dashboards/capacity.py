@@ -3,7 +3,7 @@
 from typing import Any
 
 from vllm_vitals.core.states import State
-from vllm_vitals.dashboards import field_config, links, panels, states, theme
+from vllm_vitals.dashboards import field_config, links, panels, recorded, theme
 from vllm_vitals.dashboards.annotations import incidents
 from vllm_vitals.dashboards.panels import Panel
 from vllm_vitals.dashboards.promql import (
@@ -227,18 +227,14 @@ def _past() -> dict[str, Any]:
 
 
 def _cost(site: Site) -> tuple[Panel, ...]:
-    bad = states.matcher(*(state for state in State if state.severity in ("critical", "warning")))
-    minutes = f"sum by (state) (sum_over_time({gauge('state', bad, keep=('state',))}[{_MINUTES}]))"
-    # A share of the range's minutes, not of a series' own: a pod that came an hour ago counts its hour.
-    seconds = f"{minutes} / scalar(count_over_time(vector(1)[{_MINUTES}])) * $__range_s > 0"
     return (
         panels.bars(
             "Engine time in each troubled state",
-            "Time that engines spent in each state that is not healthy, sampled once a minute and summed over the "
-            "engines chosen.",
-            [Query(f"sort_desc({seconds})", "{{state}}", instant=True)],
+            "Time that engines of the models chosen spent in each state that is not healthy, counted at every "
+            "evaluation of the rules, so that the shortest spell is in it.",
+            [Query(recorded.minutes(site.config.evaluation_seconds), "{{state}}", instant=True)],
             "s",
-            "Every engine was healthy in this range.",
+            f"Every engine was healthy in this range; or {recorded.NOT_LOADED}.",
             height=7,
             overrides=[
                 field_config.by_name(state.value, colour=state.spec.colour, displayName=state.spec.label)

@@ -7,7 +7,7 @@ panel with at least one query that can be answered all the same keeps its text.
 import re
 from typing import Any
 
-from vllm_vitals.catalog import METRICS, NAMESPACE, Kind
+from vllm_vitals.catalog import METRICS, NAMESPACE, NORMALISED, Kind
 from vllm_vitals.dashboards.site import Site
 
 _OURS = {metric.full_name: metric for metric in METRICS}
@@ -46,4 +46,5 @@ def why_not_passed(expr: str) -> str:
     read = [_OURS.get(_PART.sub("", name)) for name in _NAME.findall(expr)]
     if not read or any(metric is None or metric.kind is not Kind.HISTOGRAM for metric in read):
         return ""
-    return "none" if all(metric and metric.name.endswith("_seconds") for metric in read) else "latency or none"
+    judged = all(metric in NORMALISED and metric.name.endswith("_seconds") for metric in read if metric)
+    return "none" if judged else "latency or none"

@@ -3,24 +3,30 @@
 from dataclasses import replace
 from typing import Any
 
-from vllm_vitals.dashboards import field_config, levels, links, panels, promql, states, theme, wait
+from vllm_vitals.dashboards import field_config, front, levels, links, panels, promql, recorded, states, theme, wait
 from vllm_vitals.dashboards.annotations import incidents, state_changes
 from vllm_vitals.dashboards.panels import Column, Panel
-from vllm_vitals.dashboards.promql import ENGINE_LEGEND, bounded, gauge, in_words, quantile, rate, total, worst
+from vllm_vitals.dashboards.promql import ENGINE_BRIEFLY, bounded, gauge, in_words, quantile, rate, total, worst
 from vllm_vitals.dashboards.query import Query
 from vllm_vitals.dashboards.site import ANY_IS_BAD, ANY_IS_ODD, Site
 from vllm_vitals.dashboards.theme import Row
 from vllm_vitals.rules.text import duration_words
 
 _ALERT = "target, model_name, engine, alertname, severity"
-_ALERTS = 'ALERTS{alertstate="firing", alertname=~"VLLM.*", model_name=~"$model_name|"}'
+# An alert of a model or of a whole fleet names no server: it is of every one.
+_ALERTS = (
+    'ALERTS{alertstate="firing", alertname=~"VLLM.*", '
+    'target=~"$target|", model_name=~"$model_name|", engine=~"$engine|"}'
+)
 
 
 def build(site: Site) -> dict[str, Any]:
     """Return the dashboard's JSON."""
     rows = (
         Row("Are users affected?", _tiles(site)),
-        Row("Who, worst first", _who(site)),
+        Row("Which model", (front.models(site),)),
+        Row("Which engine", _who(site)),
+        Row("Promises to users", front.promises(site)),
         Row("Since when", _when(site)),
         Row("The vital signs, worst engine of each model", _signs(site)),
     )
@@ -37,12 +43,13 @@ def _tiles(site: Site) -> tuple[Panel, ...]:
     costly = states.matcher(*states.COSTLY)
     return (
         panels.stat(
-            "Worst state",
-            "The worst state of any engine in view. Red or purple: users are affected, open that engine now. Orange "
-            "and yellow: work is lost, read its advice. Blue: full, no harm.",
-            [Query(states.worst_rank(by=""), instant=True)],
+            "Worst model",
+            "The worst state that a third of some model's engines are in. Red, pink or purple: its users are affected, "
+            "open it now. Orange and yellow: work is lost, read its advice. Blue: full, no harm. One engine of many is "
+            "in the next tile.",
+            [Query(f"min({recorded.model_rank()})", instant=True)],
             "none",
-            "no engine seen",
+            "not recorded",
             mappings=states.mappings(),
         ),
         panels.stat(
@@ -65,7 +72,7 @@ def _tiles(site: Site) -> tuple[Panel, ...]:
         ),
         panels.stat(
             "Alerts firing",
-            "Alerts of these models that fire now, by severity. A page needs a person; a ticket can wait for the "
+            "Alerts of what is chosen that fire now, by severity. A page needs a person; a ticket can wait for the "
             "morning.",
             [
                 Query(
@@ -75,7 +82,7 @@ def _tiles(site: Site) -> tuple[Panel, ...]:
                 )
             ],
             "none",
-            "none firing",
+            "none, or no rules",
             named=True,
             levels=ANY_IS_ODD,
             overrides=[field_config.by_name("page", thresholds=levels.steps(ANY_IS_BAD))],
@@ -145,7 +152,8 @@ def _who(site: Site) -> tuple[Panel, ...]:
         ("Recompute tax", gauge("recompute_tax_ratio"), share | {"levels": scale.recompute_tax, "width": 115}),
         ("Tokens/s", gauge("useful_tokens_per_second"), {"unit": "short", "width": 85}),
         ("Truncated", gauge("truncated_ratio"), share | {"levels": scale.truncated, "width": 90}),
-        ("Expected wait", gauge("expected_wait_seconds"), {"unit": "s", "levels": scale.expected_wait, "width": 110}),
+        ("Expected wait", wait.of_each(),
+         {"unit": "s", "levels": scale.expected_wait, "mappings": [wait.endless()], "width": 130}),
     )  # fmt: skip
     link = [field_config.row_to_engine()]
     names = [
@@ -171,33 +179,38 @@ def _who(site: Site) -> tuple[Panel, ...]:
 
 
 def _when(site: Site) -> tuple[Panel, ...]:
+    link = [field_config.row_to_engine()]
     alert_columns = [
         Column("severity", "Severity", width=75),
         Column("alertname", "Alert"),
-        Column("model_name", "Model"),
+        Column("model_name", "Model", links=link),
+        Column("target", "Server", links=link),
+        Column("engine", "Engine", links=link, width=65),
         Column("Value", "For", "dtdurations", width=85),
     ]
     since = f"ALERTS_FOR_STATE and ignoring (alertstate) {_ALERTS}"
     return (
         panels.state_timeline(
             "State of each engine",
-            "What each engine was doing, and since when. Read it from the first colour that is not green: what came "
-            "before a spiral is usually its cause. Click a band to open the engine.",
-            [Query(states.worst_rank(), ENGINE_LEGEND)],
-            "No engine has been seen in this range.",
+            f"What the worst engines of the range (at most {recorded.MOST}) were doing, and since when; each band is "
+            "the worst state of its step, so that no spell is lost in a long range. Read it from the first colour that "
+            "is not green: what came before a spiral is usually its cause. Click a band to open the engine.",
+            [Query(recorded.rank_over_time(), ENGINE_BRIEFLY)],
+            f"Nothing to show: {recorded.NOT_LOADED}.",
             states.mappings(),
-            width=16,
-            height=8,
+            width=13,
+            height=11,
             links=[field_config.to_engine()],
         ),
         panels.table(
             "Firing alerts",
-            "Alerts of these models that fire now. Each alert's own text carries the numbers and its runbook.",
+            "Alerts of the servers, models and engines chosen that fire now; a click opens the engine. Each alert's "
+            "own text carries the numbers and its runbook.",
             [f"time() - max by ({_ALERT}) ({since})"],
             alert_columns,
             "No alert fires, or no rules are loaded in this Prometheus.",
-            width=8,
-            height=8,
+            width=11,
+            height=11,
             sort="Severity",
         ),
         panels.timeseries(

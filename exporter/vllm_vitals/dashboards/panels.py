@@ -76,12 +76,23 @@ def timeseries(
     if high is not None:
         defaults["max"] = high
     options = {
-        "legend": {"showLegend": True, "displayMode": "table", "placement": "bottom", "calcs": list(shown)},
+        "legend": {
+            "showLegend": True, "displayMode": "table", "placement": "bottom", "calcs": list(shown),
+            "sortBy": "Last *", "sortDesc": True,
+        },
         "tooltip": {"mode": "multi", "sort": "desc"},
-    }
+    }  # fmt: skip
     return Panel(
-        "timeseries", title, why, tuple(queries), unit, empty, width, height, options, defaults, tuple(overrides)
-    )
+        "timeseries", title, why, tuple(queries), unit, empty, width, height, options, defaults, tuple(overrides),
+        (_shortened(width),),
+    )  # fmt: skip
+
+
+def _shortened(width: int) -> dict[str, Any]:
+    """Shorten long names in their middle, where a legend would cut off its numbers."""
+    first, last = {6: (13, 13), 8: (17, 15)}.get(width, (24, 20))
+    renamed = {"regex": f"^(.{{{first}}}).{{3,}}(.{{{last}}})$", "renamePattern": "$1…$2"}
+    return {"id": "renameByRegex", "options": renamed}
 
 
 def _room(unit: str, levels: Levels | None) -> float:
@@ -220,7 +231,8 @@ def _column(column: Column) -> dict[str, Any]:
 
 def _coloured(mappings: Sequence[dict[str, Any]]) -> bool:
     """Return whether a mapping gives a value a colour; a cell filled without one is as white as its text."""
-    return any("color" in shown for mapping in mappings for shown in mapping["options"].values())
+    values = (mapping for mapping in mappings if mapping["type"] == "value")
+    return any("color" in shown for mapping in values for shown in mapping["options"].values())
 
 
 def _defaults(levels: Levels | None, **more: Any) -> dict[str, Any]:

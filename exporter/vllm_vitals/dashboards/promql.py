@@ -5,6 +5,8 @@ produced a series (one daemon, two, recording rules, both), it is folded by `max
 is summed, so that redundant producers change no number.
 """
 
+import re
+
 from vllm_vitals.catalog import BY_NAME, ENGINE_LABELS, TARGET_LABELS, Kind, Metric
 from vllm_vitals.dashboards.site import Site
 from vllm_vitals.vllm.lookup import wire
@@ -19,6 +21,8 @@ _SELECTORS = {"target": 'target=~"$target"', "model_name": 'model_name=~"$model_
 # whatever model is chosen.
 _OF_NAMELESS_TOO = frozenset({"state", "state_since_timestamp_seconds"})
 _OR_NAMELESS = {"model_name": 'model_name=~"$model_name|"', "engine": 'engine=~"$engine|"'}
+# A selector of ours or of a record that stands without a range.
+_BARE = re.compile(r"(?<![\w:])(?:\w+:)?vllm_vitals_\w+(?::\w+)?\{[^{}]*\}(?! ?\[)")
 
 
 def metric(name: str) -> Metric:
@@ -137,6 +141,13 @@ def folded_target(name: str, *matchers: str, keep: tuple[str, ...] = ()) -> str:
     if metric(name).scope != TARGET_LABELS:
         raise ValueError(f"{name} is not a target's metric")
     return gauge(name, *matchers, keep=keep)
+
+
+def looking_back(expr: str) -> str:
+    """Return an instant query that a missed scrape does not empty: each series' last sample of a few scrapes."""
+    if "$__range" in expr:
+        return expr
+    return _BARE.sub(lambda found: f"last_over_time({found[0]}[{RATE_RANGE}])", expr)
 
 
 def of_engine(what: str) -> str:

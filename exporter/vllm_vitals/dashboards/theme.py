@@ -15,7 +15,7 @@ from grafanalib._gen import DashboardEncoder
 from vllm_vitals.dashboards import links
 from vllm_vitals.dashboards.modernise import DATASOURCE, modernise
 from vllm_vitals.dashboards.panels import COLUMNS, Panel
-from vllm_vitals.dashboards.promql import metric
+from vllm_vitals.dashboards.promql import looking_back, metric
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ def _band(panels: Iterable[Panel], top: int) -> tuple[list[core.Panel], int]:
 def _place(panel: Panel, x: int, y: int) -> core.Panel:
     targets = [
         core.Target(
-            expr=query.expr,
+            expr=looking_back(query.expr) if query.instant else query.expr,
             legendFormat=query.legend,
             refId=chr(ord("A") + place),
             instant=query.instant,

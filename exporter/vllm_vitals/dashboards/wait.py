@@ -17,10 +17,15 @@ _ENDLESS = 1e9
 
 def longest() -> str:
     """Return the longest wait of the engines in view (s)."""
+    return f"max({of_each()})"
+
+
+def of_each() -> str:
+    """Return the wait of each engine (s)."""
     waiting, known = total(gauge("requests_waiting", keep=("reason",)), BY_ENGINE), gauge("expected_wait_seconds")
     stuck = f"({waiting} > 0) unless on ({BY_ENGINE}) ({known} >= 0)"
     stalled = f"{gauge('state', states.matcher(State.STALLED))} == 1"
-    return f"max((({stalled}) or ({stuck})) * 0 + {_ENDLESS:.0f} or {known})"
+    return f"(({stalled}) or ({stuck})) * 0 + {_ENDLESS:.0f} or {known}"
 
 
 def endless() -> dict[str, Any]:

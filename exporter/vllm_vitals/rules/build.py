@@ -16,6 +16,7 @@ from vllm_vitals.generated import MODES
 from vllm_vitals.rules import (
     baseline_rules,
     concurrency,
+    fleet,
     meta,
     native,
     native_state,
@@ -38,6 +39,7 @@ def rules(config: Config, modes: frozenset[str] = frozenset(MODES)) -> dict[str,
     files: dict[str, tuple[Group, ...]] = {
         "recording": (
             Group("vllm_vitals.before", _before(config, modes), step),
+            Group("vllm_vitals.fleet", fleet.rules(config), step),
             Group("vllm_vitals.slo", slo.recordings(config), step),
         ),
         "alerts": (

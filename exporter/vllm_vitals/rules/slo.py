@@ -137,6 +137,6 @@ def _alert(config: Config, slo: Slo, severity: Severity, patient: tuple[str, ...
         "budget.\n"
         + f"{length} Now the mean is {ask(length_now, COUNT)} tokens.\n"
         + f"Engines of this model that are not healthy: {each(states, '{{ .Value }} {{ .Labels.state }}', 'none')}.",
-        dashboard="vllm-vitals-overview:Time to first token p99, by model",
+        dashboard="vllm-vitals-overview:Budget burn, by window",
         labels={"slo": slo.name},
     )

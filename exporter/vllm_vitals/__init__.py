@@ -9,10 +9,11 @@ recordings/   the recording format, replay, the flight recorder
 logs/         reading JSON logs
 serve/        /metrics, the status page, JSON, the HTTP server
 daemon        a fleet, the pages, signals and reload, on one event loop; clock and log beside it
+top/          the live view in a terminal
 cli/          the command line
 rules/ dashboards/ kubernetes/   generators (extra: build); generated writes and compares their files
 doctor/       what is wrong with an installation, asked from outside
-planner/ simulator/              review, snapshot, compare, what-if; the simulated server
+planner/ simulator/              review, snapshot, compare, what-if, incident; the simulated server
 
 Nothing above the last three rows imports from them (tests/test_layering.py).
 """

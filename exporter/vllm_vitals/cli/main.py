@@ -17,6 +17,7 @@ from vllm_vitals.cli import terminal
 COMMANDS = {
     "run": "vllm_vitals.cli.run",
     "check": "vllm_vitals.cli.check",
+    "top": "vllm_vitals.cli.top",
     "incident": "vllm_vitals.planner.incident.command",
     "record": "vllm_vitals.cli.record",
     "config": "vllm_vitals.cli.config",

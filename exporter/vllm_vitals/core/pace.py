@@ -1,14 +1,16 @@
 """An engine against its own past: how fast it decodes at a load, and how fast it usually does at the same load.
 
 Input: one fast window a minute. Output: a `Pace`. What is compared is the mean gap between tokens at equal running,
-resident KV (25 %) and no more prefill: those three explain what a batch does to it; what remains is the machine.
+resident KV and prefill share (25 %): those three explain what a batch does to it; what remains is the machine. A single
+window proves nothing: the middle one of the last five is said, of three at least.
 Under speculation a gap is one step, not one token, and shrinks when acceptance collapses: then acceptance and the
 request's own TPOT are compared (vllm/v1/metrics/stats.py). Invariant: while it is slower the past stands still, so that
-a slowdown never becomes usual; windows with evictions neither judge nor count.
+a slowdown does not become usual within a week; windows with evictions neither judge nor count.
 """
 
 from array import array
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, replace
 from math import sqrt
 from statistics import median
 
@@ -19,6 +21,8 @@ from vllm_vitals.core.thresholds import Thresholds
 DAY = 86_400.0
 ALIKE = 0.25
 LEAST_PREFILL = 0.5  # prompt tokens computed per generated one; a difference below it is lost in a step
+FROZEN_DAYS = 7  # a slowdown that lasts longer is how it is now
+LOOKS, LEAST_LOOKS, LOOKS_S = 5, 3, 1_800.0  # comparisons that a verdict rests on, and how old the oldest may be
 LEAST_GAPS = 50.0  # tokens in a window whose mean gap says something
 REACH, LEAST_SPREAD, SIGMAS = 2.5, 0.3, 4.0  # times the most that ever ran; requests; standard errors
 STALE_S = 600.0  # a comparison may be so old: traffic pauses
@@ -52,12 +56,16 @@ class Pace:
         return self.acceptance < self.usual_acceptance / 2
 
 
+Row = tuple[float, float, float, float, float]  # running, resident tokens, prefill share, seconds a token, acceptance
+
+
 class UsualPace:
-    """The windows of the last day: running, resident KV tokens, prefill tokens/s, seconds a token, acceptance."""
+    """The windows of the last day: running, resident KV tokens, prefill share, seconds a token, acceptance."""
 
     def __init__(self) -> None:
         self._times = array("d")
         self._running, self._tokens, self._prefill, self._gap, self._accepted = (array("f") for _ in range(5))
+        self._looks: deque[tuple[float, float, float]] = deque(maxlen=LOOKS)  # at, gap over usual, acceptance
         self._next = 0.0
         self._pace: Pace | None = None
 
@@ -66,64 +74,76 @@ class UsualPace:
         at = view.at
         if at >= self._next:
             self._next = at + limits.fast_window
-            self._look(view, limits)
+            row = _row(view, limits)
+            if row is not None:
+                self.look(at, view.fast.seconds, row, limits)
         if self._pace is not None and at - self._pace.at > STALE_S:
             self._pace = None
         return self._pace
 
-    def _look(self, view: WindowView, limits: Thresholds) -> None:
-        row = _row(view, limits)
-        if row is None:
-            return
-        self._forget(view.at - DAY)
+    def look(self, at: float, seconds: float, row: Row, limits: Thresholds) -> Pace | None:
+        """Compare one window of ``seconds`` with the past, and remember it unless it is slower."""
         gap, accepted = row[3], row[4]
         usual, before = self._usual(row, limits), self._pace
         acceptance = self._acceptance(limits) if accepted >= 0 else None
-        rejected = acceptance is not None and accepted < acceptance / 2
-        slower = usual is not None and gap >= usual[0] * (1 + (limits.degraded_latency_factor - 1) / 2)
-        if not slower and not rejected:
-            self._remember(view.at, row)
+        half = _half(limits)
+        # while it is slower, a window that cannot be compared is no usual one either
+        slower = gap >= usual[0] * half if usual is not None else before is not None and before.since is not None
+        if slower or (acceptance and accepted < acceptance / 2):
+            self._forget(at - FROZEN_DAYS * DAY)
+        else:
+            self._forget(at - DAY)
+            self._remember(at, row)
         if usual is None and acceptance is None:
-            self._pace = None
-            return
-        began = view.at - view.fast.seconds if before is None or before.since is None else before.since
-        since = began if slower or rejected else None
+            return self._pace  # as it was, while that is not too old
+        self._looks.append((at, gap / usual[0] if usual is not None else 1.0, accepted))
+        while at - self._looks[0][0] > LOOKS_S:
+            self._looks.popleft()
+        if len(self._looks) < LEAST_LOOKS:
+            return self._pace
+        factor, seen = median(look[1] for look in self._looks), median(look[2] for look in self._looks)
         expected, windows = usual if usual is not None else (gap, len(self._times))
-        spoken = (None, None) if acceptance is None else (accepted, acceptance)
-        self._pace = Pace(view.at, gap, expected, windows, since, *spoken)
+        spoken = (None, None) if acceptance is None else (seen, acceptance)
+        pace = Pace(at, factor * expected, expected, windows, None, *spoken)
+        if factor >= half or pace.rejected:
+            since = self._looks[0][0] - seconds if before is None or before.since is None else before.since
+            pace = replace(pace, since=since)
+        self._pace = pace
+        return pace
 
-    def _usual(self, row: tuple[float, float, float, float, float], limits: Thresholds) -> tuple[float, int] | None:
+    def _usual(self, row: Row, limits: Thresholds) -> tuple[float, int] | None:
         """Return seconds a token at this load, and from how many windows; None where the past does not say.
 
-        At equal running and KV it is their median. A slow server in front of the same traffic holds more requests than
-        it ever did: there it is the line through the past, gap against running, which is how a batch behaves.
+        At equal running, KV and prefill share it is their median; where those are few, of windows with more prefill as
+        well. A slow server in front of the same traffic holds more requests than it ever did: there it is the line
+        through the past, gap against running, which is how a batch behaves.
         """
         running, tokens, prefill, gap, accepted = row
-        # less prefill explains no slowdown; and where it is less than half a token a generated one, no more does
-        slack = max(ALIKE * prefill, LEAST_PREFILL * running / gap)
-        held = (1 - ALIKE) * tokens / running
+        # as much prefill a step, or a second: either explains a gap alone, and a slow engine keeps one of the two
+        slack, rate = max(ALIKE * prefill, LEAST_PREFILL), prefill * running / gap
+        rate_slack = slack * running / gap
+        least, least_rate, held = prefill - slack, rate - rate_slack, (1 - ALIKE) * tokens / running
         comparable = [
-            (r, t, g)
+            (r, t, p, g)
             for r, t, p, g, a in zip(self._running, self._tokens, self._prefill, self._gap, self._accepted, strict=True)
-            if p >= prefill - slack and t >= held * r and (a >= 0) == (accepted >= 0)
+            if t >= held * r and (p >= least or p * r >= least_rate * g) and (a >= 0) == (accepted >= 0)
         ]
-        alike = [
-            g
-            for r, t, g in comparable
-            if abs(r - running) <= max(0.5, ALIKE * running) and abs(t - tokens) <= ALIKE * tokens
-        ]
-        if len(alike) >= limits.baseline_windows:
-            return median(alike), len(alike)
+        near, kv = max(0.5, ALIKE * running), ALIKE * tokens
+        alike = [(r, p, g) for r, t, p, g in comparable if abs(r - running) <= near and abs(t - tokens) <= kv]
+        same = [g for r, p, g in alike if abs(p - prefill) <= slack or abs(p * r / g - rate) <= rate_slack]
+        for gaps in (same, [g for _, _, g in alike]):
+            if len(gaps) >= limits.baseline_windows:
+                return median(gaps), len(gaps)
         if len(comparable) < limits.baseline_windows:
             return None
-        expected = _on_the_line([(r, g) for r, _, g in comparable], running, gap)
+        expected = _on_the_line([(r, g) for r, _, _, g in comparable], running, gap, _half(limits))
         return None if expected is None else (expected, len(comparable))
 
     def _acceptance(self, limits: Thresholds) -> float | None:
         known = [share for share in self._accepted if share >= 0]
         return median(known) if len(known) >= limits.baseline_windows else None
 
-    def _remember(self, at: float, row: tuple[float, float, float, float, float]) -> None:
+    def _remember(self, at: float, row: Row) -> None:
         self._times.append(at)
         for column, number in zip(self._columns(), row, strict=True):
             column.append(number)
@@ -139,10 +159,15 @@ class UsualPace:
             del column[:stale]
 
 
-def _on_the_line(past: list[tuple[float, float]], running: float, gap: float) -> float | None:
+def _half(limits: Thresholds) -> float:
+    """Return the factor at which a slowdown is held: half of what enters it."""
+    return 1 + (limits.degraded_latency_factor - 1) / 2
+
+
+def _on_the_line(past: list[tuple[float, float]], running: float, gap: float, half: float) -> float | None:
     """Return the gap that the line through the past gives at ``running``; None where it does not reach there.
 
-    Invariant: a gap within four standard errors of the line (at that distance) is as expected.
+    None as well where the gap lies within four standard errors of the line (at that distance) and far above it.
     """
     count = len(past)
     runs, gaps = [r for r, _ in past], [g for _, g in past]
@@ -156,10 +181,10 @@ def _on_the_line(past: list[tuple[float, float]], running: float, gap: float) ->
     at = max(least, running)
     expected = mean_g + slope * (at - mean_r)
     doubt = sqrt(error * (1 + 1 / count + (at - mean_r) ** 2 / spread))
-    return max(expected, gap) if gap <= expected + SIGMAS * doubt else expected
+    return None if half * expected <= gap <= expected + SIGMAS * doubt else expected
 
 
-def _row(view: WindowView, limits: Thresholds) -> tuple[float, float, float, float, float] | None:
+def _row(view: WindowView, limits: Thresholds) -> Row | None:
     """Return load and speed of the newest fast window; None where it shows too little, or evictions lengthen gaps."""
     span, means = view.fast, view.means
     generated, computed = span.increase("generation_tokens"), signals.computed_prompt_tokens(span)
@@ -174,4 +199,4 @@ def _row(view: WindowView, limits: Thresholds) -> tuple[float, float, float, flo
         return None
     tokens = means.kv_usage * (view.sample.kv_capacity_tokens or 1.0)
     gap = observed[1] / observed[0]
-    return means.running, tokens, computed / span.seconds, gap, -1.0 if accepted is None else accepted
+    return means.running, tokens, computed / generated, gap, -1.0 if accepted is None else accepted

@@ -140,7 +140,10 @@ PROVEN: Mapping[str, tuple[Row, ...]] = {
         ),
     ),
     "kv_held": (
-        Row({"kv_held": KvHeld(0.05, 60)}, {"kv_held": (KvHeld(0.049, 60), KvHeld(0.05, 59.9), None)}),
+        Row(
+            {"kv_held": KvHeld(0.05, 60)},
+            {"kv_held": (KvHeld(0.049, 60), KvHeld(0.05, 59.9), KvHeld(0.05, 60, present=True), None)},
+        ),
         Row({"kv_held": KvHeld(0.05, 5, (0.02, 0.03, 0.04, 0.05))}, {"kv_held": (KvHeld(0.05, 5),)}),
     ),
     "preempting": (Row({"preemptions": 1.0}, {"preemptions": (0.9, None)}),),

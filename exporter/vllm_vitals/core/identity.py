@@ -3,19 +3,20 @@
 Input: good scrapes of one target. Output: a sentence while several servers answer, else nothing. Invariant: a restart,
 and a loop of crashes, is one server after another. Two are proven by what was left behind and then *continues*, and by
 a new start time that lies before an answer of the server with the other one (a minute before, for clocks that differ).
+Counters are held against each other beside start times too: replicas of one rollout start in the same second.
 """
 
 from collections import deque
-from itertools import pairwise
 
 from vllm_vitals.core.sample import TargetSample
 
 LASTS = 600.0  # seconds after the last proof in which the address is still taken for several servers
 REMEMBERED = 16  # lives, and falls of counters
-# Of counters without a start time: so many falls in a row, each with a return above it within so many scrapes. The
-# values before the falls rise, and so do those after them; a crash loop begins anew each time.
-RETURNS, RETURN_WITHIN = 3, 3
+# By counters alone: so many falls that each go on where an earlier life was left, without a failed scrape between. A
+# restart begins below every life, and takes longer than from one scrape to the next.
+RETURNS = 3
 CLOCKS_DIFFER = 60.0  # seconds
+MISSED = 2.5  # times the interval: a scrape in between failed
 START_TOLERANCE = 1.0  # seconds: start times are computed anew by some exporters
 
 _Counters = tuple[float, ...]
@@ -26,10 +27,10 @@ class IdentityWatch:
 
     def __init__(self) -> None:
         self._starts: deque[float] = deque(maxlen=REMEMBERED)
-        self._falls: deque[tuple[float, _Counters, _Counters]] = deque(maxlen=RETURNS + 1)  # when, before, after
-        self._since_fall = 0
+        self._lives: deque[_Counters] = deque(maxlen=REMEMBERED)  # how each was left, the newest last
+        self._returns: deque[float] = deque(maxlen=RETURNS)
+        self._interval = float("inf")  # seconds between two scrapes, the shortest of late
         self._answered_at = 0.0
-        self._last: _Counters | None = None
         self._proven_at: float | None = None
         self._text = ""
 
@@ -56,24 +57,23 @@ class IdentityWatch:
         return ""
 
     def _by_counters(self, at: float, sample: TargetSample) -> str:
-        """Without start times: counters that fall and then stand above where they fell from, again and again."""
-        if sample.identity.created or sample.identity.process_starts:
+        """By counters that fall to where another life was left and go on from there, again and again."""
+        now, lives = _counters(sample), self._lives
+        if self._answered_at:
+            passed = at - self._answered_at
+            if passed > MISSED * self._interval:  # it may have restarted: what was left then says nothing
+                lives.clear()
+            self._interval = min(passed, self._interval * 1.1) if passed > 0 else self._interval
+        if now is None:
             return ""
-        now, before = _counters(sample), self._last
-        self._last = now
-        if before is None or now is None or len(now) != len(before):
-            return ""
-        self._since_fall += 1
-        if any(new < old for new, old in zip(now, before, strict=True)):
-            if self._since_fall > RETURN_WITHIN or (self._falls and at - self._falls[0][0] > LASTS):
-                self._falls.clear()
-            self._falls.append((at, before, now))
-            self._since_fall = 0
-        falls = list(self._falls)
-        continued = all(
-            _continues(later[1], earlier[1]) and _continues(later[2], earlier[2]) for earlier, later in pairwise(falls)
-        )
-        if len(falls) <= RETURNS or not continued:
+        fell = bool(lives) and not _continues(now, lives[-1])
+        earlier = [life for life in lives if _continues(now, life)]
+        if earlier:
+            lives.remove(max(earlier, key=sum))
+            if fell:
+                self._returns.append(at)
+        lives.append(now)
+        if not fell or len(self._returns) < RETURNS or at - self._returns[0] > LASTS:
             return ""
         return "several servers answer in turn at this address (their counters fall and come back)"
 

@@ -7,8 +7,8 @@ never lowered against preemption (that shrinks the cache). How far to turn is wo
 from collections.abc import Callable, Mapping
 
 from vllm_vitals.core import sizing
-from vllm_vitals.core.derive import DEFERRED
 from vllm_vitals.core.sample import EngineSample
+from vllm_vitals.core.signals import DEFERRED
 from vllm_vitals.core.sizing import Case
 from vllm_vitals.core.snapshot import Advice, Reading
 from vllm_vitals.core.state_machine import Facts, overloaded
@@ -57,6 +57,8 @@ def _evicting(case: Case) -> tuple[Advice, ...]:
         "requests wait at the gateway instead",
     )
     fed = f"the loop is fed by long inputs ({case.number('prompt_tokens_mean') or 0.0:.0f} tokens on average)"
+    if _is_deferred(case):
+        return now, *_deferred(case)
     if case.state is State.DEATH_SPIRAL and case.long_input and case.is_on("scheduler_reserve_full_isl"):
         knob = Advice(
             f"{fed} although all of an input is reserved",
@@ -192,6 +194,10 @@ def _paused(case: Case) -> tuple[Advice, ...]:
     )
 
 
+def _is_deferred(case: Case) -> bool:
+    return case.facts is not None and (case.facts.deferred_share or 0.0) >= DEFERRED
+
+
 def _deferred(case: Case) -> tuple[Advice, ...]:
     return (
         Advice(
@@ -209,7 +215,11 @@ def _deferred(case: Case) -> tuple[Advice, ...]:
 
 def _preempting(case: Case) -> tuple[Advice, ...]:
     """Nothing for evictions that hurt little; a queue that does not drain is overload whatever they are."""
-    if case.facts is None or not overloaded(case.facts):
+    if case.facts is None:
+        return ()
+    if (case.facts.queued_share or 0.0) > 0 and _is_deferred(case):
+        return _deferred(case)
+    if not overloaded(case.facts):
         return ()
     wait = case.number("expected_wait_seconds")
     return (
@@ -249,7 +259,7 @@ def _starved(case: Case) -> tuple[Advice, ...]:
 
 
 def _saturated(case: Case) -> tuple[Advice, ...]:
-    if case.facts is not None and (case.facts.deferred_share or 0.0) >= DEFERRED:
+    if _is_deferred(case):
         return _deferred(case)
     if held := _runaway(case):
         return held

@@ -109,9 +109,6 @@ def readings(view: WindowView) -> dict[str, Reading]:
     }
 
 
-DEFERRED = 0.5  # share of the waiting from which a queue is not for lack of slots or KV
-
-
 def busy(view: WindowView) -> bool:
     """Return whether there was work or progress anywhere in the fast window."""
     moved = any(map(view.fast.increase, ("generation_tokens", "prompt_tokens", "completions")))
@@ -189,7 +186,7 @@ def expected_wait(view: WindowView) -> Reading:
         return absent("needs the waiting gauge")
     if waiting == 0:
         return Reading(0.0)
-    if (deferred_share(view) or 0.0) > DEFERRED:
+    if (deferred_share(view) or 0.0) > signals.DEFERRED:
         return absent("most waiting requests are deferred: their wait depends on what defers them, not on the queue")
     rate = None if view.paced is None else view.paced.rate("completions")
     return Reading(waiting / rate) if rate else absent("nothing finishes, so the wait has no end in sight")

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 
 from vllm_vitals.core import sizing
 from vllm_vitals.core.advice import TRUNCATED
-from vllm_vitals.core.derive import DEFERRED
 from vllm_vitals.core.sample import EngineSample
+from vllm_vitals.core.signals import DEFERRED, ENOUGH_FINISHES, SOME_DEFERRED
 from vllm_vitals.core.snapshot import Evidence, Reading
 from vllm_vitals.core.state_machine import Facts, for_room, overloaded, recovering
 from vllm_vitals.core.states import State
@@ -56,10 +56,13 @@ def _beside(state: State, f: Facts, readings: Readings, sample: EngineSample) ->
         yield Evidence(text + ("" if wait is None else f" (estimated queue wait: {wait:.0f} s)"), wait)
     ended = f.finishes
     if ended is not None and state is not State.FAILING:
-        if ended.abort_share >= GIVEN_UP:
+        if ended.errors and state is not State.DEGRADED:
+            counts = f"{ended.errors:.0f} of {ended.all:.0f} in {ended.seconds:.0f} s"
+            yield Evidence(f"finished requests that end in error: {counts}", ended.error_share)
+        if ended.abort_share >= GIVEN_UP and ended.all >= ENOUGH_FINISHES:
             text = f"requests given up by their clients (finished_reason abort): {ended.abort_share:.0%}"
             yield Evidence(f"{text} of {ended.all:.0f} in {ended.seconds:.0f} s", ended.abort_share)
-        if ended.repetition >= GIVEN_UP * ended.all:
+        if ended.repetition >= GIVEN_UP * ended.all and ended.all >= ENOUGH_FINISHES:
             share = ended.repetition / ended.all
             yield Evidence(f"answers ended by the repetition detector: {share:.0%} of {ended.all:.0f}", share)
     if f.rejected:
@@ -106,7 +109,7 @@ def _queue(f: Facts, sample: EngineSample) -> Iterator[Evidence]:
     queued = f.mean_waiting is not None and f.mean_waiting >= 1 and sample.waiting > 0
     trend = {True: ", the queue drains", False: ", the queue does not drain", None: ""}[f.draining if queued else None]
     yield Evidence(f"requests: {sample.running:.0f} running, {sample.waiting:.0f} waiting{trend}", sample.waiting)
-    if f.deferred_share is not None and f.deferred_share >= DEFERRED and sample.waiting:
+    if f.deferred_share is not None and f.deferred_share >= SOME_DEFERRED and sample.waiting:
         text = (
             f"waiting requests that are deferred: {f.deferred_share:.0%}: held by remote KV loads, the LoRA budget or "
             "grammar compilation, not by the scheduler's capacity"
@@ -201,7 +204,8 @@ def _kv_held(f: Facts, readings: Readings, sample: EngineSample, limits: Thresho
     if held is None:
         return
     least = limits.kv_held_ratio
-    text = f"KV cache held without a request present: {held.usage:.0%} for {held.seconds:.0f} s (threshold {least:.0%})"
+    when = "until the request that is present now" if held.present else f"for {held.seconds:.0f} s"
+    text = f"KV cache held without a request present: {held.usage:.0%} {when} (threshold {least:.0%})"
     yield Evidence(text, held.usage, least)
     if held.rising:
         floors = ", ".join(f"{floor:.0%}" for floor in held.rising)

@@ -34,8 +34,8 @@ class FailingAnswers:
 
     @property
     def served_less(self) -> bool:
-        """Whether good finishes fell below half of before; where before was not seen, below the failures."""
-        if self.good_before is None:
+        """Whether good finishes fell below half of before; where before was not seen, or idle, below the failures."""
+        if not self.good_before:
             return self.good_rate * self.seconds < self.failed
         return self.good_rate < self.good_before / 2
 

@@ -17,6 +17,8 @@ from vllm_vitals.core.thresholds import Thresholds
 from vllm_vitals.core.window import Span, Window, increase
 
 _COMPLETIONS = attrgetter("completions")
+DEFERRED = 0.5  # share of the waiting from which a queue is not for lack of slots or KV
+SOME_DEFERRED = 0.1  # ... from which it is worth a word
 STALL_GAP_S = 1.0  # an inter-token gap that a reader of the stream notices
 
 
@@ -94,12 +96,15 @@ ENOUGH_FINISHES = 10.0
 
 
 def finishes(window: Window, slow: Span, limits: Thresholds) -> Finishes | None:
-    """Return requests by outcome, where any ended otherwise than whole; None where none did, or fewer than 10 ended."""
+    """Return requests by outcome, where any ended otherwise than whole; None where none did.
+
+    Where fewer than 10 ended in the slow window, it is all of that.
+    """
     if not (slow.increase("errors") or slow.increase("aborts") or (slow.responses() or {}).get("repetition")):
         return None
     span = window.span_with(ENOUGH_FINISHES, limits.fast_window, limits.slow_window, _ended) or slow
     good, errors, aborts = span.increase("completions"), span.increase("errors"), span.increase("aborts")
-    if good is None or errors is None or aborts is None or good + errors + aborts < ENOUGH_FINISHES:
+    if good is None or errors is None or aborts is None:
         return None
     return Finishes(span.seconds, good, errors, aborts, (span.responses() or {}).get("repetition", 0.0))
 

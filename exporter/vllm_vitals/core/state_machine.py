@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from vllm_vitals.core.http_answers import FailingAnswers
 from vllm_vitals.core.kv_held import KvHeld
 from vllm_vitals.core.pace import Pace
-from vllm_vitals.core.signals import Completions, Finishes, exceeds
+from vllm_vitals.core.signals import DEFERRED, Completions, Finishes, exceeds
 from vllm_vitals.core.states import State
 from vllm_vitals.core.thresholds import Thresholds
 
@@ -95,7 +95,12 @@ SMALL_TAX = 0.25  # a thrash that still does most of its work; above it the reco
 
 
 def overloaded(f: Facts) -> bool:
-    """Whether more work comes than the engine can do, whatever it evicts: a queue that stays beside a small tax."""
+    """Whether more work comes than the engine can do, whatever it evicts: a queue that stays beside a small tax.
+
+    A queue that is deferred is none of the scheduler's: more engines would defer it as well.
+    """
+    if f.deferred_share is not None and f.deferred_share >= DEFERRED:
+        return False
     queued = f.mean_waiting is not None and f.mean_waiting >= 1 and f.draining is False
     return queued and (f.tax is None or f.tax < SMALL_TAX)
 
@@ -154,10 +159,15 @@ def still_slower(f: Facts, limits: Thresholds) -> Verdict:
 
 
 def kv_held(f: Facts, limits: Thresholds) -> Verdict:
-    """KV blocks in use while no request is present, for a minute; or an idle floor that rises from lull to lull."""
+    """KV blocks in use while no request is present, for a minute; or an idle floor that rises from lull to lull.
+
+    A request that comes and goes takes nothing back: only the next lull, or a minute of requests, does.
+    """
     held = f.kv_held
     if held is None or held.usage < limits.kv_held_ratio:
         return False
+    if held.present:
+        return None
     return held.seconds >= limits.kv_held_after or bool(held.rising)
 
 

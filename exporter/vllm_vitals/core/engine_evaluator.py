@@ -26,6 +26,9 @@ from vllm_vitals.core.window import Window
 
 # A proven state outlives a spell in which the server answers without metrics, with its age.
 NOT_LOOKED = "vllm-vitals itself could not look: that says nothing about the server"
+ORDER_UNKNOWN = (
+    "whether it is paused: /pause and /resume were both called since the scrape before; GET /is_paused tells"
+)
 OUTLIVES_BLINDNESS = (State.STALLED, State.FAILING, State.DEATH_SPIRAL, State.THRASHING)
 
 
@@ -110,8 +113,11 @@ class EngineEvaluator:
                 derived.view.settings,
             ),
             advice=advise(state, derived.facts, derived.readings, derived.view.sample, derived.view.settings),
-            unknown=unknowns(
-                state, derived.facts, derived.readings, derived.view.sample, self._limits, server.canary.answered
+            unknown=(
+                *unknowns(
+                    state, derived.facts, derived.readings, derived.view.sample, self._limits, server.canary.answered
+                ),
+                *((ORDER_UNKNOWN,) if server.pause.order_unknown and state is State.STALLED else ()),
             ),
             window_s=derived.facts.seconds,
             contradictions=derived.found,

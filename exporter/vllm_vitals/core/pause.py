@@ -35,7 +35,8 @@ class PauseWatch:
     """One target's memory of its pauses."""
 
     def __init__(self) -> None:
-        self._before: TargetSample | None = None
+        self._before: TargetSample | None = None  # the last page that counts calls
+        self._last: TargetSample | None = None
         self._since: float | None = None
         self._ended_at: float | None = None
         self._order_unknown = False
@@ -44,7 +45,11 @@ class PauseWatch:
     def feed(self, at: float, sample: TargetSample) -> Pause:
         """Take in a good scrape: whether it is paused now."""
         calls = _calls(sample)
-        if calls is None:  # not counted, or dropped from this page: nothing new is known
+        last, self._last = self._last, sample
+        if calls is None:
+            # not counted, dropped from this page, or a new server that has answered nothing yet, which is not paused
+            if last is not None and self._since is not None and (_anew(last, sample) or _progressed(last, sample)):
+                self._since, self._ended_at, self._order_unknown = None, at, False
             return Pause(self._since, self._since is not None, self._order_unknown)
         before, self._before = self._before, sample
         if calls == (0.0, 0.0) and self._since is None and self._ended_at is None and not self._order_unknown:

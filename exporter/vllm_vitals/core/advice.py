@@ -16,6 +16,7 @@ from vllm_vitals.core.states import State
 
 TRUNCATED = 0.05  # share of responses truncated at a cap that is worth a word
 LATE_FIRST_TOKEN_S = 5.0  # p99 that a person waits for in vain; move to your own objective
+PINNED = 0.9  # KV usage of a prefill engine that can take no prompt for what it still holds
 RUNAWAY_FACTOR, RUNAWAY_TOKENS = 8.0, 4096.0  # an open request beyond both is worth a look (as the alert has it)
 
 # What needs no restart; all other knobs are for the next one.
@@ -93,6 +94,9 @@ def _evicting(case: Case) -> tuple[Advice, ...]:
 
 
 def _stalled(case: Case) -> tuple[Advice, ...]:
+    if _pinned(case):
+        return _kv_held(case)  # restarting a prefill engine that nobody fetches from helps until its cache is full
+    deferral = _deferred(case) if _is_deferred(case) else ()
     return (
         Advice(
             "work is present and nothing progresses",
@@ -103,7 +107,16 @@ def _stalled(case: Case) -> tuple[Advice, ...]:
             "generation tokens move again",
             "requests in flight are lost; no knob helps a hang",
         ),
+        *deferral,
     )
+
+
+def _pinned(case: Case) -> bool:
+    """Whether a prefill engine waits with a full cache and nothing that runs: its decode side does not pull."""
+    facts, sample = case.facts, case.sample
+    if facts is None or facts.decodes or sample is None or sample.running:
+        return False
+    return sample.kv_usage is not None and sample.kv_usage >= PINNED
 
 
 def _down(case: Case) -> tuple[Advice, ...]:

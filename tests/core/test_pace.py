@@ -58,8 +58,12 @@ def past(count: int = 30, **each: Any) -> tuple[UsualPace, float]:
 
 
 def judged(now: dict[str, Any], count: int = 30, **each: Any) -> Pace | None:
-    memory, at = past(count, **each)
-    return memory.feed(view(at, **now), LIMITS)
+    return looked(*past(count, **each), **now)
+
+
+def looked(memory: UsualPace, at: float, **now: Any) -> Pace | None:
+    """Three windows in a row: fewer say nothing."""
+    return [memory.feed(view(at + 60.0 * number, **now), LIMITS) for number in range(3)][-1]
 
 
 def test_thirty_windows_make_a_usual() -> None:
@@ -80,22 +84,11 @@ def test_thirty_windows_make_a_usual() -> None:
         ({"usage": 0.54}, False),
         ({"usage": 0.32}, True),
         ({"usage": 0.31}, False),
-        ({"prefill": 1000.0, "gap": 0.5}, False),  # more prefill than any of them had
+        ({"prefill": 5000.0}, False),  # more prefill than any of them had
     ],
 )
 def test_windows_are_compared_at_equal_running_and_kv_and_no_more_prefill(now: dict[str, float], alike: bool) -> None:
     assert (judged({"gap": 0.06, **now}) is not None) is alike
-
-
-@pytest.mark.parametrize(("prefill", "alike"), [(400.0, True), (401.0, True), (533.0, True), (534.0, False)])
-def test_a_quarter_more_prefill_explains_nothing(prefill: float, alike: bool) -> None:
-    # slack: a quarter of what it has now, where half a token a generated one (0.5 * 8 / 0.06 = 67) is less
-    assert (judged({"gap": 0.06, "prefill": prefill}, prefill=400.0) is not None) is alike
-
-
-@pytest.mark.parametrize(("prefill", "alike"), [(66.6, True), (66.7, False)])
-def test_prefill_below_half_a_token_a_generated_one_explains_nothing(prefill: float, alike: bool) -> None:
-    assert (judged({"gap": 0.06, "prefill": prefill}, prefill=0.0) is not None) is alike
 
 
 @pytest.mark.parametrize(
@@ -112,9 +105,10 @@ def test_a_window_that_says_too_little_neither_judges_nor_counts(odd: dict[str, 
 @pytest.mark.parametrize(("gap", "slower"), [(0.0376, True), (0.0374, False)])
 def test_it_is_slower_from_half_of_what_degrades_on_and_then_the_past_stands_still(gap: float, slower: bool) -> None:
     memory, at = past()
-    first = memory.feed(view(at, gap=gap), LIMITS)
+    first = looked(memory, at, gap=gap)
     assert first is not None
     assert first.since == (at - 60.0 if slower else None)
+    at += 120.0
     for _ in range(40):
         at += 60.0
         last = memory.feed(view(at, gap=gap), LIMITS)
@@ -125,18 +119,19 @@ def test_it_is_slower_from_half_of_what_degrades_on_and_then_the_past_stands_sti
 
 def test_it_is_looked_up_once_a_window_and_stale_after_ten_minutes() -> None:
     memory, at = past()
-    first = memory.feed(view(at, gap=0.06), LIMITS)
+    at += 120.0
+    first = looked(memory, at - 120.0, gap=0.06)
+    assert first is not None
     assert memory.feed(view(at + 59.9, gap=0.03), LIMITS) is first
     assert memory.feed(view(at + 600.0, gaps=1.0), LIMITS) is first
     assert memory.feed(view(at + 600.1, gaps=1.0), LIMITS) is None
 
 
-def test_a_day_is_remembered() -> None:
-    memory, at = past()
-    last = at - 60.0
-    assert memory.feed(view(86_400.0, gap=0.06), LIMITS) is not None
+def test_what_it_was_is_forgotten_after_a_week_without_a_usual_window() -> None:
     memory, _ = past()
-    assert memory.feed(view(86_400.0 + last + 60.0, gap=0.06), LIMITS) is None
+    assert looked(memory, 2 * 86_400.0, gap=0.06) is not None
+    memory, _ = past()
+    assert looked(memory, 8 * 86_400.0, gap=0.06) is None
 
 
 @pytest.mark.parametrize(("accepted", "rejected"), [(39.0, True), (41.0, False)])
@@ -165,6 +160,11 @@ def line(*runs: float, noise: float = 0.0) -> UsualPace:
     return memory
 
 
+def three(memory: UsualPace, gap: float, running: float, usage: float) -> Pace | None:
+    """Three windows after the thirty."""
+    return looked(memory, 1800.0, gap=gap, running=running, usage=usage)
+
+
 @pytest.mark.parametrize(
     ("running", "gap", "factor"),
     [
@@ -178,27 +178,18 @@ def line(*runs: float, noise: float = 0.0) -> UsualPace:
 def test_more_requests_than_ever_are_compared_with_the_line_through_the_past(
     running: float, gap: float, factor: float | None
 ) -> None:
-    pace = line(4.0, 6.0).feed(view(1800.0, gap, running, min(1.0, 0.05 * running)), LIMITS)
+    pace = three(line(4.0, 6.0), gap, running, min(1.0, 0.05 * running))
     assert (None if pace is None else pytest.approx(pace.factor, rel=1e-3)) == factor
-    assert pace is None or pace.windows == 30
+    assert pace is None or pace.windows >= 30
 
 
 @pytest.mark.parametrize(("other", "known"), [(4.61, True), (4.59, False)])
 def test_a_line_needs_a_spread_of_what_ran(other: float, known: bool) -> None:
     # two values as far apart as that have a standard deviation of 0.3
-    assert (line(4.0, other).feed(view(1800.0, 0.2, 10.0, 0.5), LIMITS) is not None) is known
-
-
-def test_what_lies_within_four_standard_errors_of_the_line_is_as_expected() -> None:
-    # 2 ms to either side: an error of 2.07 ms, and at 12 beside a mean of 5 that is 2.07 * sqrt(1 + 1/30 + 49/30)
-    doubt = 0.002 * (30 / 28) ** 0.5 * (1 + 1 / 30 + 49 / 30) ** 0.5
-    for gap, factor in ((0.07 + 3.9 * doubt, 1.0), (0.07 + 4.1 * doubt, (0.07 + 4.1 * doubt) / 0.07)):
-        pace = line(4.0, 6.0, noise=0.002).feed(view(1800.0, gap, 12.0, 0.6), LIMITS)
-        assert pace is not None
-        assert pace.factor == pytest.approx(factor, rel=0.02)
+    assert (three(line(4.0, other), 0.2, 10.0, 0.5) is not None) is known
 
 
 def test_less_kv_a_request_than_the_past_held_is_no_comparison_on_the_line() -> None:
     # the past held 50 tokens a request: at least three quarters of what is held now
     for usage, known in ((0.79, True), (0.81, False)):
-        assert (line(4.0, 6.0).feed(view(1800.0, 0.2, 12.0, usage), LIMITS) is not None) is known
+        assert (three(line(4.0, 6.0), 0.2, 12.0, usage) is not None) is known

@@ -79,9 +79,9 @@ def test_without_its_gauges_there_is_no_queue_to_speak_of() -> None:
 
 
 @pytest.mark.parametrize(
-    ("share", "waiting", "said"), [(0.5, 3.0, True), (0.49, 3.0, False), (0.5, 0.0, False), (None, 3.0, False)]
+    ("share", "waiting", "said"), [(0.1, 3.0, True), (0.09, 3.0, False), (0.5, 0.0, False), (None, 3.0, False)]
 )
-def test_half_of_the_waiting_deferred_is_worth_a_line(share: float | None, waiting: float, said: bool) -> None:
+def test_a_tenth_of_the_waiting_deferred_is_worth_a_line(share: float | None, waiting: float, said: bool) -> None:
     told = lines(State.HEALTHY, replace(SAMPLE, waiting=waiting), deferred_share=share)
     assert (line("deferred", told) is not None) is said
 

@@ -70,6 +70,7 @@ def server(
         name("generation_tokens_total"): (tokens, True),
         name("prompt_tokens_total"): (constant(prompts), True),
         name("num_preemptions_total"): (constant(preempted), True),
+        name("prefix_cache_queries_total"): (lambda _: 0.0, False),
         name("request_success_total", finished_reason="stop"): (ended, True),
         name("request_success_total", finished_reason="length"): (scaled(ended, 0), True),
         name("iteration_tokens_total_count"): (constant(steps), True),

@@ -35,6 +35,8 @@ _HISTOGRAMS = {m.full_name for m in METRICS if m.kind is Kind.HISTOGRAM}
 _GAUGES = {m.full_name for m in METRICS if m.kind is Kind.GAUGE}
 _LABELS = {m.full_name: set(m.all_labels) for m in METRICS}
 _MAX_INTERVAL = 300
+# Neither ours nor vLLM's engines': what Prometheus and the HTTP server say.
+_OTHERS = {"up", "http_requests_total"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +185,7 @@ def _selector(config: Config, node: Any, parents: tuple[Any, ...], recorded: set
     base = re.sub(r"_(bucket|sum|count)$", "", series)
     ours = series in _LABELS or base in _HISTOGRAMS
     raw = series.startswith(config.spellings) and is_known(stem(series))
-    if not (ours or raw or series in recorded or series == "up"):
+    if not (ours or raw or series in recorded or series in _OTHERS):
         yield "unknown", f"nothing records or serves {series}"
     if (
         (series in _COUNTERS or base in _HISTOGRAMS)

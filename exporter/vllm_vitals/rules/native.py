@@ -7,6 +7,7 @@ native, and helpers named level:metric:operation. What PromQL cannot know stays 
 from collections.abc import Callable
 
 from vllm_vitals.config.alerts import Config
+from vllm_vitals.core.signals import ASSUMED_BLOCK, DECODE_PREEMPTIONS, LEAST_LOST, UNKNOWN_CACHING
 from vllm_vitals.rules import raw
 from vllm_vitals.rules.model import Recording
 from vllm_vitals.rules.promql import Fold, by, metric, number, on
@@ -112,7 +113,8 @@ def _counts(config: Config) -> tuple[Recording, ...]:
     finished = by((*config.identity, "finished_reason"))
 
     def completions(w: int) -> str:
-        return f"sum {identity} (max {finished} ({_increase(fold, metric('responses_total'), w)}))"
+        good = f'{metric("responses_total")}{{finished_reason!~"error|abort"}}'
+        return f"sum {identity} (max {finished} ({_increase(fold, good, w)}))"
 
     def preemptions(w: int) -> str:
         return f"max {identity} ({_increase(fold, metric('preemptions_total'), w)})"
@@ -120,7 +122,38 @@ def _counts(config: Config) -> tuple[Recording, ...]:
     return (
         *_per_window("engine:vllm_completions", completions, config),
         *_per_window("engine:vllm_preemptions", preemptions, config),
+        *_errors(config),
     )
+
+
+# So many ended requests prove a share of errors; one minute is asked first, then ten (`core.signals.finishes`).
+_ENOUGH_ENDED = 10
+
+
+def _errors(config: Config) -> tuple[Recording, ...]:
+    """Record requests that ended in error, where any did, and all that ended over the same window."""
+    fold, identity = _fold(config), on(config.identity)
+    short, long = fast(config), int(config.thresholds.slow_window)
+
+    def ended(w: int) -> str:
+        reasons = f"max {by((*config.identity, 'finished_reason'))}"
+        return f"sum {by(config.identity)} ({reasons} ({_increase(fold, metric('responses_total'), w)}))"
+
+    def failed(w: int) -> str:
+        return f"max {by(config.identity)} ({_increase(fold, _FAILED, w)})"
+
+    enough = f"({ended(short)}) >= {_ENOUGH_ENDED}"
+    errors = f"max {by(config.identity)} ((({failed(short)}) and {identity} ({enough})) or {failed(long)}) > 0"
+    return (
+        Recording("engine:vllm_errors:count", errors),
+        Recording(
+            "engine:vllm_ended:count",
+            f"(max {by(config.identity)} (({enough}) or {ended(long)})) and {identity} engine:vllm_errors:count",
+        ),
+    )
+
+
+_FAILED = f'{metric("responses_total")}{{finished_reason="error"}}'
 
 
 def over_r_window(config: Config, what: OverWindow) -> str:
@@ -165,26 +198,30 @@ def _r(config: Config) -> tuple[Recording, ...]:
 
 
 def _tax(config: Config) -> tuple[Recording, ...]:
-    """Recompute tax = p f context / (p f context + useful), and its bounds at f / 2 and 1."""
-    identity, limits = by(config.identity), config.thresholds
+    """Recompute tax = p f context / (p f context + useful), and its bounds (`core.signals.lost_share`)."""
+    identity, limits, same = by(config.identity), config.thresholds, on(config.identity)
     fold = _fold(config)
     generated = fold.rate("generation_tokens_total", seconds=fast(config))
     prompts = computed_prompts(config)
 
-    def length(w: int) -> str:
-        prompts, outputs, count = (
-            f"max {identity} ({_rate(fold, f'engine:vllm_request_{name}', w)})"
-            for name in ("prompt_tokens:sum", "output_tokens:sum", "output_tokens:count")
-        )
-        return f"({prompts} + {outputs} / 2) / ({count} > 0)"
+    def length(name: str) -> OverWindow:
+        def mean(w: int) -> str:
+            total, count = (
+                f"max {identity} ({_rate(fold, f'engine:vllm_request_{part}', w)})"
+                for part in (f"{name}_tokens:sum", "output_tokens:count")
+            )
+            return f"{total} / ({count} > 0)"
 
-    server = tuple(label for label in config.identity if label != "model_name")
+        return mean
+
     every = f"0 * {metric('generation_tokens_total')}"
-    cached = _config_info(config, f'{PREFIX_CACHING}=~"(?i:true)"')
+    cached, uncached = _caching(config)
     lost = (
-        f"(({every}) and {on(config.identity)} ({_restored(config)}))"
-        f" or (({every} + {number(limits.lost_share_prefix_caching)}) and {on(server)} {cached})"
-        f" or ({every} + {number(limits.lost_share)})"
+        f"(({every}) and {same} ({_restored(config)}))"
+        f" or (({every} + {number(UNKNOWN_CACHING.estimate)}) and {same} {_UNSURE})"
+        f" or (({every} + {number(limits.lost_share)}) and {same} ({uncached}))"
+        f" or ({_lost_with_caching(config)})"
+        f" or ({every} + {number(limits.lost_share_prefix_caching)})"
     )
     thrown = f"{metric('preemptions_per_second')} * engine:vllm_context_tokens:mean"
     useful = metric("useful_tokens_per_second")
@@ -194,14 +231,60 @@ def _tax(config: Config) -> tuple[Recording, ...]:
         return f"({redone}) / (({redone} + {useful}) > 0)"
 
     estimate = "engine:vllm_lost_share:estimate"
+    least = f"max {identity} (({_UNSURE} * 0 + {number(UNKNOWN_CACHING.least)}) or {number(LEAST_LOST)} * {estimate})"
     return (
         Recording(metric("useful_tokens_per_second"), f"{generated} + ({prompts})"),
-        Recording("engine:vllm_context_tokens:mean", over_r_window(config, length)),
-        Recording(estimate, lost),
+        Recording(_PROMPT, over_r_window(config, length("prompt"))),
+        Recording(_OUTPUT, over_r_window(config, length("output"))),
+        Recording("engine:vllm_context_tokens:mean", f"{_PROMPT} + {_OUTPUT} / 2"),
+        # Absent where it is known; never read as off.
+        Recording(_UNSURE, f"({every} + 1) unless {same} ({cached} or {uncached}) unless {same} ({_restored(config)})"),
+        Recording(estimate, f"max {identity} ({lost})"),
         Recording(metric("recompute_tax_ratio"), tax(estimate)),
-        Recording(metric("recompute_tax_lower_ratio"), tax(f"({estimate} / 2)")),
-        Recording(metric("recompute_tax_upper_ratio"), tax("1")),
+        Recording(metric("recompute_tax_lower_ratio"), tax(f"({least})")),
+        Recording(metric("recompute_tax_upper_ratio"), tax(f"({estimate} > bool 0)")),
     )
+
+
+_PROMPT, _OUTPUT = "engine:vllm_prompt_tokens:r_window", "engine:vllm_output_tokens:r_window"
+# 1 where neither a label nor a lookup says whether prefix caching is on: then no page follows from the tax.
+_UNSURE = "engine:vllm_prefix_caching_unknown:bool"
+
+
+def sure_of_tax(config: Config) -> str:
+    """Return what takes engines out of a condition whose tax rests on a guess."""
+    return f"unless {on(config.identity)} {_UNSURE}"
+
+
+def _caching(config: Config) -> tuple[str, str]:
+    """Return engines with prefix caching and without: a lookup proves it, else the label says (`core.sample`)."""
+    identity, queries, hits = (
+        on(config.identity),
+        metric("prefix_cache_queries_total"),
+        metric("prefix_cache_hits_total"),
+    )
+    server = tuple(label for label in config.identity if label != "model_name")
+    every = f"0 * {metric('generation_tokens_total')}"
+    labelled = {word: _config_info(config, f'{PREFIX_CACHING}=~"(?i:{word})"') for word in ("true", "false")}
+    said = {word: f"(({every}) and {on(server)} {info})" for word, info in labelled.items()}
+    looked = f"(0 * ({queries} > 0) or 0 * ({hits} > 0))"
+    # V1 counts no lookup where it is off; without a prompt nothing could have been looked up.
+    none = (
+        f"(0 * ({queries} == 0) and {identity} ({metric('prompt_tokens_total')} > 0) unless {identity} {said['true']})"
+    )
+    return f"({looked} or {said['true']})", f"(({said['false']} or {none}) unless {identity} {looked})"
+
+
+def _lost_with_caching(config: Config) -> str:
+    """One that is evicted in mid-prefill loses a block, one that decodes about an output, at most half its context."""
+    context = f"({_PROMPT} + {_OUTPUT} / 2)"
+    decoding = (
+        f"clamp_max({number(DECODE_PREEMPTIONS)} * {_OUTPUT} / {_PROMPT}"
+        f" / ({metric('preemptions_per_completion')} > 0), 1)"
+    )
+    output = f"max {by(config.identity)} (({_OUTPUT} <= {context} / 2) or {context} / 2)"
+    block = f"clamp_max({context}, {number(ASSUMED_BLOCK)})"
+    return f"clamp_max(((1 - {decoding}) * {block} + {decoding} * ({output})) / {context}, 1)"
 
 
 def computed_prompts(config: Config) -> str:

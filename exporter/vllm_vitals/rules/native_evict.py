@@ -7,7 +7,8 @@ conditions are those of `vllm_vitals.core.state_machine`.
 
 from vllm_vitals.config.alerts import Config
 from vllm_vitals.rules.model import Recording
-from vllm_vitals.rules.native import fast, waiting_total
+from vllm_vitals.rules.native import fast, sure_of_tax, waiting_total
+from vllm_vitals.rules.native_failing import PAUSED
 from vllm_vitals.rules.native_memory import before_preemption, calm, latch
 from vllm_vitals.rules.promql import Fold, by, metric, number, on
 
@@ -38,6 +39,16 @@ def answers(config: Config) -> str:
     return f"{on(config.target_identity)} ({metric('target_up')} == 1)"
 
 
+def for_room(config: Config) -> str:
+    """Return what takes out evictions for another reason than room: a cache never nearly full, or a pause's own."""
+    limits = config.thresholds
+    lately = _fold(config).range(fast(config) + 60)
+    return (
+        f"unless {on(config.identity)} ({metric('kv_cache_usage_max_ratio')} < {number(limits.eviction_kv_ratio)})"
+        f" unless {on(config.target_identity)} last_over_time({PAUSED}{lately})"
+    )
+
+
 def _thrashing(config: Config) -> tuple[Recording, ...]:
     fold, identity = _fold(config), on(config.identity)
     half = fast(config) // 2
@@ -47,7 +58,7 @@ def _thrashing(config: Config) -> tuple[Recording, ...]:
     earlier = f"avg_over_time(engine:vllm_waiting:requests{fold.range(half)} offset {half}s)"
     stuck = f"({mean} >= 1) and {identity} ({later} >= 0.9 * {earlier})"
     some = f"{metric('preemptions_per_second')} > 0"
-    enter = f"{_ratio_conditions(config, 1)} and {identity} ({stuck}) and {identity} ({some})"
+    enter = f"{_ratio_conditions(config, 1)} and {identity} ({stuck}) and {identity} ({some}) {for_room(config)}"
     high = (
         f"({metric('preemptions_per_completion')} >= {number(config.thresholds.thrash_preemptions_per_completion / 2)}"
         f" or {metric('repeat_preemption_ratio')} >= {number(config.thresholds.thrash_repeat_ratio / 2)})"
@@ -73,7 +84,7 @@ def _spiral(config: Config) -> tuple[Recording, ...]:
     tax = metric("recompute_tax_ratio")
     redoing = (
         f"(engine:vllm_thrashing:enter == 1 and {identity} {r} and {identity} {tax} >="
-        f" {number(limits.spiral_recompute_tax)})"
+        f" {number(limits.spiral_recompute_tax)} {sure_of_tax(config)})"
     )
     still_redoing = (
         f"(engine:vllm_thrashing:stay == 1 and {identity} {metric('preemptions_per_completion')} >="
@@ -87,7 +98,8 @@ def _spiral(config: Config) -> tuple[Recording, ...]:
         none = fold.rate("generation_tokens_total", seconds=silence)
         return (
             f"({preempted(config, level)} and {identity} ({none} == 0)"
-            f" and {identity} engine:vllm_work:requests >= 1 and {answers(config)})"
+            f" and {identity} engine:vllm_work:requests >= 1 and {answers(config)}"
+            f"{' ' + for_room(config) if level == 1 else ''})"
         )
 
     enter = f"{redoing} or {_collapsed(config, 1)}"
@@ -111,7 +123,8 @@ def _collapsed(config: Config, level: float) -> str:
     return (
         f"({preempted(config, level)} and {identity} (engine:vllm_generation:rate <= {share} *"
         f" ({calm(config, 'generation')} > 0))"
-        f" and {identity} (engine:vllm_work:requests >= {calm(config, 'work')}) {alike})"
+        f" and {identity} (engine:vllm_work:requests >= {calm(config, 'work')}) {alike}"
+        f"{' ' + for_room(config) if level == 1 else ''})"
     )
 
 

@@ -1,13 +1,15 @@
 """Native mode: the state of each engine, with hold and release, in PromQL.
 
 Input: the series of `native`. Output: ``state``, ``state_since_timestamp_seconds`` and ``target_up``. Exactly one state
-holds per engine: the worst. `down` also stands for blind, which PromQL cannot tell apart. No record reads itself
+holds per engine: the worst. `down` also stands for blind, which PromQL cannot tell apart. A target that never answered
+names no engine and no model, so it has no state: PromQL does not know what `starting` is. No record reads itself
 (`native_memory`).
 """
 
 from vllm_vitals.config.alerts import Config
+from vllm_vitals.core.state_machine import ENDED_IN_A_MINUTE
 from vllm_vitals.core.states import State
-from vllm_vitals.rules import native_evict, raw
+from vllm_vitals.rules import native_evict, native_failing, raw
 from vllm_vitals.rules.model import Recording
 from vllm_vitals.rules.native import computed_prompts, fast, waiting_total
 from vllm_vitals.rules.native_evict import answers, boolean, preempted
@@ -28,7 +30,10 @@ def rules(config: Config) -> tuple[Recording, ...]:
     """Return the states, in the order in which they read each other."""
     return (
         *_presence(config),
+        *native_failing.pauses(config),
         *_progress(config),
+        *native_failing.failing(config),
+        native_failing.kv_held(config),
         *native_evict.rules(config),
         *_others(config),
         *_verdict(config),
@@ -88,6 +93,8 @@ def _progress(config: Config) -> tuple[Recording, ...]:
 
     finished = f"sum {by(config.identity)} ({metric('responses_total')}) > 0"
     asleep = raw.latest(config, wire("asleep"), 'sleep_state="awake"')
+    error = 'finished_reason="error"'
+    ended = f"({fold.rate('responses_total', error, seconds=60, function='increase')})"
     # Until it is down, one that was found stalled and stopped answering is still stalled.
     lately = fold.range((limits.failures + 1) * config.scrape_seconds)
     return (
@@ -102,7 +109,11 @@ def _progress(config: Config) -> tuple[Recording, ...]:
             _FOUND,
             f"engine:vllm_frozen:bool and {answers(config)} unless {identity} (engine:vllm_asleep:bool == 1)"
             # Under preemptions a frozen engine is a spiral that starves itself.
-            f" unless {identity} {preempted(config)} unless {on(config.target_identity)} {_moving(config)}",
+            f" unless {identity} ({preempted(config)} {native_evict.for_room(config)})"
+            f" unless {on(config.target_identity)} {native_failing.PAUSED}"
+            # One whose requests end in error moves, whatever it makes of them.
+            f" unless {identity} ({ended} >= {number(ENDED_IN_A_MINUTE)})"
+            f" unless {on(config.target_identity)} {_moving(config)}",
         ),
         Recording(
             "engine:vllm_stalled:bool",
@@ -157,9 +168,13 @@ def _verdict(config: Config) -> tuple[Recording, ...]:
         (State.DOWN, "engine:vllm_down:bool == 1"),
         (State.STALLED, "engine:vllm_stalled:bool == 1"),
         (State.ASLEEP, "engine:vllm_asleep:bool == 1"),
+        (State.PAUSED, f"{_SEEN} and {on(config.target_identity)} {native_failing.PAUSED}"),
+        (State.FAILING, "engine:vllm_failing:latched"),
         (State.DEATH_SPIRAL, "engine:vllm_death_spiral:latched"),
         (State.THRASHING, "engine:vllm_thrashing:latched"),
         (State.STARVED, f"min_over_time(engine:vllm_starved:bool{window}) == 1"),
+        (State.DEGRADED, "engine:vllm_some_errors:latched"),
+        (State.KV_HELD, native_failing.KV_HELD),
         (State.PREEMPTING, f"{metric('preemptions_per_second')} > 0"),
         (State.SATURATED, f"engine:vllm_queued:share >= {number(limits.saturated_share)}"),
         (State.KV_PRESSURE, f"{metric('kv_cache_usage_max_ratio')} >= {number(limits.kv_pressure_ratio)}"),

@@ -81,12 +81,12 @@ def evidence(r: float, tax: float) -> tuple[Series, ...]:
 
 def peers(number: int) -> tuple[Series, ...]:
     """Further engines of the same model, which work throughout."""
-    return tuple(
-        Series(
-            P + "generation_tokens_total", {**SCRAPED, **V, "target": f"peer{i}:8000"}, 100, 100, 100, 0, counter=True
-        )
-        for i in range(number)
-    )
+    others: list[Series] = []
+    for i in range(number):
+        victim = {**V, "target": f"peer{i}:8000"}
+        others.append(counter("generation_tokens_total", 100, 100, 100, 0, victim))
+        others.append(counter("responses_total", 1, 1, 1, 0, victim, finished_reason="stop"))
+    return tuple(others)
 
 
 def _once(seconds: float) -> float:
@@ -102,17 +102,40 @@ def engine(severity: str, alert: str, after: int, keeps: int, *series: Series, *
     return Case(alert, severity, series, after, V, keeps, **more)  # type: ignore[arg-type]
 
 
+def model(severity: str, alert: str, after: int, keeps: int, *series: Series, **more: object) -> Case:
+    return Case(alert, severity, series, after, MODEL, keeps, **more)  # type: ignore[arg-type]
+
+
 PAGES = (
-    engine("page", "VLLMDeathSpiral", 0, 600, *states(State.DEATH_SPIRAL, under=State.THRASHING),
+    model("page", "VLLMDeathSpiral", 0, 600, *states(State.DEATH_SPIRAL, under=State.THRASHING),
            *load(), *evidence(11.2, 0.78)),
-    engine(
+    model(
+        "page", "VLLMFailing", 0, 600, *states(State.FAILING, under=State.DEGRADED), *load(),
+        counter("responses_total", 0, 2, 0.1, 0, finished_reason="error"),
+    ),
+    # Two of three are down; just under: one.
+    Case(
+        "VLLMCapacityLost", "page",
+        (
+            *states(State.DOWN, under=State.HEALTHY),
+            *states(State.DOWN, under=State.DOWN, victim={**V, "target": "peer1:8000"}),
+            *states(State.HEALTHY, victim={**V, "target": "peer2:8000"}), *load(),
+        ),
+        600, MODEL, 600, settles=600,
+    ),
+    # The queue of an engine that finishes one request in two seconds.
+    model(
+        "page", "VLLMOverload", 675, 600, *states(State.SATURATED),
+        *load(bad_waiting=lambda seconds: 40 + 0.05 * seconds), settles=600,
+    ),
+    model(
         "page", "VLLMStalled", 0, 600, *states(State.STALLED, under=State.SATURATED), *load(),
         counter("canary_requests_total", 1 / 60, 0, 1 / 60, 0, TARGET, outcome="ok"),
         counter("canary_requests_total", 0, 1 / 60, 0, 0, TARGET, outcome="timeout"),
     ),
     Case("VLLMModelUnavailable", "page", (*states(State.DOWN, under=State.BLIND), *load()), 180, MODEL, 600),
     # The wait must have been above the objective and have risen for ten minutes: it rises with the queue.
-    engine(
+    model(
         "page", "VLLMThrashing", 600, 600, *states(State.THRASHING, under=State.PREEMPTING),
         *load(bad_waiting=lambda seconds: 8 + 0.04 * seconds),
         gauge("expected_wait_seconds", 1, lambda seconds: 20 + 0.1 * seconds, 9), *evidence(0.7, 0.2),
@@ -120,6 +143,14 @@ PAGES = (
 )  # fmt: skip
 
 TICKETS = (
+    engine("ticket", "VLLMDeathSpiral", 60, 900, *states(State.DEATH_SPIRAL, under=State.THRASHING),
+           *load(), *evidence(11.2, 0.78)),
+    engine("ticket", "VLLMStalled", 60, 900, *states(State.STALLED, under=State.SATURATED), *load()),
+    engine("ticket", "VLLMFailing", 60, 900, *states(State.FAILING, under=State.SATURATED), *load(),
+           counter("responses_total", 0, 2, 0.1, 0, finished_reason="error")),
+    engine("ticket", "VLLMDegraded", 300, 900, *states(State.DEGRADED, under=State.SATURATED), *load()),
+    engine("ticket", "VLLMKVHeld", 600, 900, *states(State.KV_HELD, under=State.IDLE)),
+    engine("ticket", "VLLMPaused", 900, 900, *states(State.PAUSED, under=State.IDLE)),
     engine("ticket", "VLLMThrashing", 300, 960, *states(State.THRASHING, under=State.PREEMPTING), *load()),
     engine("ticket", "VLLMPreempting", 1800, 1200, *states(State.PREEMPTING, under=State.SATURATED), *load()),
     # With a queue the state is saturated.
@@ -175,7 +206,7 @@ TICKETS = (
     ),
     engine(
         "ticket", "VLLMEngineSilent", 285 + 60, 900, *states(State.HEALTHY),
-        counter("generation_tokens_total", 100, 0, 1),
+        counter("generation_tokens_total", 100, 0, 1), counter("responses_total", 1, 0, 1, finished_reason="stop"),
         *peers(2),
     ),
     # One fatal error; just under: 18 harmless ones within 15 minutes.
@@ -195,7 +226,22 @@ def _fresh(seconds: float) -> float:
     return 600 + seconds
 
 
+def _seen(engine: str, bad: Level) -> Series:
+    return gauge("state", 1, bad, 1, 1, {**V, "engine": engine}, state="healthy")
+
+
 META = (
+    Case("VLLMSightLost", "page", (_seen("0", None),), 180, {}, 900, other={}),
+    Case(
+        "VLLMEnginesFewer", "ticket", (_seen("0", 1), _seen("1", None), _seen("2", None)), 600, {}, lead=3600, other={}
+    ),
+    Case(
+        "VLLMExporterDown", "page", (gauge("build_info", 1, None, 1, 1, {}),), 300, {}, 900, other={},
+    ),
+    Case(
+        "VLLMPageContradicts", "ticket", (gauge("contradictions", 0, 1, 0, 0, TARGET, check="several_servers"),),
+        600 + 300, {**TARGET, "check": "several_servers"}, 900, settles=300,
+    ),
     Case(
         "VLLMExporterDown", "ticket", (Series("up", {"job": "vllm-vitals", "instance": "a"}, 1, 0, 1, 1),), 300, {},
         other={},

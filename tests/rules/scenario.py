@@ -61,7 +61,7 @@ Shape = Callable[[Series, int], Level]
 
 def values(series: Series, shape: Shape, seconds: int, lead: int, missing: int = -1, restart: int = -1) -> str:
     """promtool's notation of a series: one value per step; a missed scrape is stale; a restart resets counters."""
-    total, out = 1000.0 if series.counter else 0.0, []
+    total, out, there = 1000.0 if series.counter else 0.0, list[str](), False
     for at in range(0, seconds + STEP, STEP):
         level = shape(series, at)
         if callable(level):
@@ -73,9 +73,10 @@ def values(series: Series, shape: Shape, seconds: int, lead: int, missing: int =
         if at == missing:
             out.append("stale")
         elif level is None:
-            out.append("_")
+            out.append("stale" if there else "_")
         else:
             out.append(f"{total:.10g}" if series.counter else f"{level:.10g}")
+        there = level is not None and at != missing
     return " ".join(out)
 
 
@@ -194,6 +195,8 @@ def document(tests: Sequence[Mapping[str, Any]], rules: Sequence[str], step: int
     return {
         "rule_files": list(rules),
         "evaluation_interval": f"{step}s",
-        "group_eval_order": [f"vllm_vitals.{name}" for name in ("native", "before", "slo", "pages", "tickets", "meta")],
+        "group_eval_order": [
+            f"vllm_vitals.{name}" for name in ("native", "before", "models", "slo", "pages", "tickets", "meta")
+        ],
         "tests": list(tests),
     }

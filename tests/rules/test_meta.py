@@ -29,14 +29,16 @@ def test_exporters_that_prometheus_no_longer_knows_are_told_by_their_number(name
     rows = [{"series": INFO.replace("NAME", name), "values": "1x40 stale"} for name in names]
     checks = [firing(*DOWN, at, at >= 615 + 300) for at in range(0, 1800, STEP)]
     assert not verdict(rows, checks, tmp_path)
-    text = text_of(rows, "VLLMExporterDown", 1800, tmp_path)
-    assert f"Prometheus has no exporter to scrape any more; it had {len(names)}." in text
+    text = text_of(rows, "VLLMExporterDown", 1800, tmp_path, severity="ticket")
+    assert f"exporters within 30 days, where none is left: {len(names)}." in text
     assert "unknown" not in text
 
 
 def test_exporters_that_all_refuse_are_counted(tmp_path: Path) -> None:
     up = [{"series": f'up{{job="vllm-vitals",instance="{name}"}}', "values": "1x40 0x80"} for name in "ab"]
-    assert "Exporters that answer: 0; not answering: 2." in text_of(up, "VLLMExporterDown", 1500, tmp_path)
+    assert "exporters that answer: 0.\nexporters that do not answer: 2." in text_of(
+        up, "VLLMExporterDown", 1500, tmp_path
+    )
 
 
 def test_that_no_exporter_is_left_is_said_for_days_and_where_none_ever_ran_never(tmp_path: Path) -> None:

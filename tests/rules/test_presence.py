@@ -27,10 +27,8 @@ def test_a_loop_of_crashes_pages_and_opens_a_ticket_though_it_comes_back_each_ti
     assert not verdict(rows, checks(PAGE, range(1350, total), total), tmp_path)
     assert not verdict(rows, checks(TICKET, range(1380, total), total), tmp_path)
     page, ticket = (text_of(rows, name, 5385, tmp_path) for name, _ in (PAGE, TICKET))
-    assert page.startswith(
-        "For 11m 45s of the last 15 minutes no engine of llama was able to serve (limit 3 minutes at"
-    )
-    assert "half of the time); within the hour it came back 28 times" in page
+    assert "in the last 15 minutes (threshold: 3 minutes continuous, or 50 %): 11m 45s." in page
+    assert "returns within the hour (above 1: a crash loop): 28." in page
     assert "within the hour it came back 28 times (limit: down for 10 minutes, or back 3 times)" in ticket
 
 
@@ -98,6 +96,8 @@ def test_a_replica_that_has_just_joined_is_silent_only_after_its_five_minutes(jo
         rows += states(lambda at: UP if at >= 900 or (joins == "restarted" and at < 600) else before, total, engine)
         rows.append(row("generation_tokens_total", lambda at, first=first: tokens(at, first), total, engine))
     for number in range(5):
-        rows.append(row("generation_tokens_total", lambda at: 100.0 * at, total, {**V, "target": f"peer{number}"}))
+        peer = {**V, "target": f"peer{number}"}
+        rows.append(row("generation_tokens_total", lambda at: 100.0 * at, total, peer))
+        rows.append(row("responses_total", lambda at: 1.0 * at, total, peer, finished_reason="stop"))
     checks = [firing("VLLMEngineSilent", "ticket", at, at >= 1260) for at in range(900, total, STEP)]
     assert not verdict(rows, checks, tmp_path)

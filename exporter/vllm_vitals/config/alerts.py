@@ -6,7 +6,7 @@ Each limit carries the sentence that says when to move it; the runbooks print th
 """
 
 from dataclasses import dataclass, field, fields
-from typing import Annotated, NoReturn, get_type_hints
+from typing import Annotated, Literal, NoReturn, get_type_hints
 
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic.fields import FieldInfo
@@ -56,6 +56,29 @@ class Limits:
             "move": "Move it up where a queue is planned, as in a nightly run; mark that service batch instead if"
             " you can."
         },
+    )
+    model_share: OpenShare = field(
+        default=0.333333333,
+        metadata={
+            "move": "Engines of a model in trouble that are one page together. Move it up where a model is served by"
+            " few engines that fail one at a time; one of three is never a page by its share alone."
+        },
+    )
+    overload_wait_seconds: Annotated[Duration, Field(ge=0, alias="overload_wait")] = field(
+        default=30,
+        metadata={"move": "Move it to the wait at which your users give up; 0s turns the page off."},
+    )
+    overload_for: WholeSeconds = field(
+        default=600, metadata={"move": "Move it up where bursts of a quarter of an hour are usual and accepted."}
+    )
+    paused_for: WholeSeconds = field(
+        default=900, metadata={"move": "Move it above the longest pause that an update of weights takes."}
+    )
+    kv_held_for: WholeSeconds = field(
+        default=600, metadata={"move": "Move it above the longest lease of a KV transfer."}
+    )
+    degraded_for: WholeSeconds = field(
+        default=300, metadata={"move": "Move it up where slow spells of a shared GPU are of no use to know."}
     )
     thrash_rise_seconds: Annotated[WholeSeconds, Field(alias="thrash_rise")] = field(
         default=600,
@@ -244,6 +267,12 @@ class Config:
     slos: Annotated[tuple[Slo, ...], AfterValidator(_names)] = ()
     batch: Batch = field(default_factory=Batch)
     receivers: Receivers = field(default_factory=Receivers)
+    # So many engines of a model must be seen, or it pages: {llama-70b: 3}.
+    min_engines: dict[str, Annotated[int, Field(ge=1)]] = field(default_factory=dict)
+    # PromQL of how many engines are wanted, as from kube-state-metrics: explains why fewer are seen. Empty: not known.
+    desired_replicas: str = ""
+    # What the label severity is called here: {page: critical, ticket: warning}.
+    severity_labels: dict[Literal["page", "ticket", "none"], LabelName] = field(default_factory=dict)
     # Labels that tell apart victims with the same host:port and model, such as cluster: on every series or none.
     identity_labels: tuple[LabelName, ...] = ()
     # Prometheus' evaluation interval for these groups. Keep it at or below half the hold of the states.
@@ -260,6 +289,10 @@ class Config:
     runbook_base: str = "alerts/runbooks"
     # Label team on every rule, where set.
     team: str = ""
+
+    def severity_label(self, severity: str) -> str:
+        """Return what the label severity is called here."""
+        return {str(key): name for key, name in self.severity_labels.items()}.get(str(severity), str(severity))
 
     @property
     def identity(self) -> tuple[str, ...]:

@@ -17,9 +17,11 @@ from vllm_vitals.rules import (
     baseline_rules,
     concurrency,
     fleet,
+    lost,
     meta,
     native,
     native_state,
+    overload,
     page,
     presence,
     routing,
@@ -40,6 +42,7 @@ def rules(config: Config, modes: frozenset[str] = frozenset(MODES)) -> dict[str,
         "recording": (
             Group("vllm_vitals.before", _before(config, modes), step),
             Group("vllm_vitals.fleet", fleet.rules(config), step),
+            Group("vllm_vitals.models", (*lost.rules(config), *overload.recordings(config)), step),
             Group("vllm_vitals.slo", slo.recordings(config), step),
         ),
         "alerts": (
@@ -59,8 +62,9 @@ def rules(config: Config, modes: frozenset[str] = frozenset(MODES)) -> dict[str,
 
 
 def _before(config: Config, modes: frozenset[str]) -> tuple[Recording, ...]:
-    own = meta.recordings() if "daemon" in modes else ()  # only alerts about the daemon read them
-    return (*baseline_rules.rules(config), *concurrency.rules(config), *presence.rules(config), *own)
+    own = meta.own_recordings() if "daemon" in modes else ()  # only alerts about the daemon read them
+    shared = (*baseline_rules.rules(config), *concurrency.rules(config), *presence.rules(config))
+    return (*shared, *meta.recordings(config), *own)
 
 
 def findings(config: Config, files: Mapping[str, tuple[Group, ...]]) -> list[str]:

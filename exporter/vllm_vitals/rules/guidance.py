@@ -4,7 +4,7 @@ Mitigation starts with what is safe and needs no restart, and turns one knob at 
 that it worked. Never advise lowering gpu_memory_utilization against preemption: that shrinks the KV cache.
 """
 
-from vllm_vitals.rules import concurrency, presence
+from vllm_vitals.rules import concurrency, lost, presence
 from vllm_vitals.rules.model import Runbook
 from vllm_vitals.rules.promql import metric
 
@@ -110,7 +110,7 @@ PAGES: dict[str, Runbook] = {
             "compilation hangs.",
             "Does the log hold `EngineCore encountered a fatal error`, `output_handler failed`, or an NCCL time-out?",
             "Are the gauges frozen after a mass disconnect? vLLM refreshes them only on a step; compare with the "
-            "gateway's requests in flight. If the gateway has none, nobody is waiting.",
+            "gateway's requests in flight. If the gateway has none, no request is waiting.",
         ),
         queries=(
             RUNNING,
@@ -130,9 +130,83 @@ PAGES: dict[str, Runbook] = {
             "If it stalls again within the hour, go back to the version before. No knob helps against a hang.",
         ),
     ),
+    "VLLMFailing": Runbook(
+        meaning="The engine processes requests and most of them fail: at least {failing_share:share} of those that "
+        "ended did so in error, and at least {failing_errors} did; or the server answers as many with 5xx while it "
+        "finishes "
+        "half of what it did before. 4xx and a 503 by choice do not count.",
+        impact="Clients get errors, or streams that break after a 200. Their retries add load.",
+        diagnosis=(
+            "What do the last error lines of its log say? A failed kernel, a tokenizer, a grammar, a LoRA that is not "
+            "there?",
+            "Did it begin with a deploy, a new adapter, or one client's requests?",
+        ),
+        queries=(
+            STATE_NOW,
+            (
+                "How requests ended in the last 10 minutes",
+                "sum by (finished_reason) (max by (target, engine, finished_reason) "
+                f"(increase({metric('responses_total')}{{{MODEL}}}[10m])))",
+            ),
+            ("What the logs complain of (needs logs)", ERRORS_LOGGED),
+        ),
+        mitigation=(
+            "Drain the engine at the gateway, so that retries reach engines that work. It worked if the share of "
+            "errors at the gateway falls.",
+            "Roll back what changed last: image, weights, flags, adapters.",
+            "Restart one engine and send it a request by hand; then the others.",
+            "Escalate to the owner of the model where every engine fails on the same requests.",
+        ),
+    ),
+    "VLLMCapacityLost": Runbook(
+        meaning="Engines of the model are down, stalled, failing or in a death spiral: together at least "
+        "{model_share:share} of them (two or more, or half) for {engine_down_for:time}; or any of them for "
+        "{unavailable_for:time} while the expected wait on the others is above {ttft_objective_seconds:time}.",
+        impact="The others carry the load. Waits grow, and engines that evict under it may follow.",
+        diagnosis=(
+            "Did they go at once? Then a node, a zone, the network or a rollout; one after the other: the load.",
+            "How long do new requests wait on those that are left?",
+        ),
+        queries=(
+            STATE_NOW,
+            ("Engines lost, of how many", f"max({lost.LOST}{{{MODEL}}}) / max({lost.ENGINES}{{{MODEL}}})"),
+            ("Expected wait on the others", f"max({lost.SURVIVORS_WAIT}{{{MODEL}}})"),
+        ),
+        mitigation=(
+            "Cap or shed load at the gateway to what is left. It worked if the wait on the others falls.",
+            "Send traffic to another region or model, if there is one.",
+            "Bring engines back, those that are down first: exit reason, node, weights volume, rollout.",
+            "Escalate to the platform's on-call where a node or a zone is gone.",
+        ),
+        limits=("model_share", "engine_down_for", "ttft_objective_seconds"),
+    ),
+    "VLLMOverload": Runbook(
+        meaning="New requests have waited longer than {overload_wait_seconds:time} for {overload_for:time}: the queue "
+        "over the rate at which requests finish, or the median time to first token. A queue that fell by a tenth "
+        "meanwhile does not count: that is a benchmark that drains. Batch services never page.",
+        impact="Users wait, give up, and send again.",
+        diagnosis=(
+            "Is it more load, longer prompts or outputs, or fewer engines than an hour ago?",
+            "Are engines evicting? Then cap them first: the work that is repeated is what makes the queue.",
+        ),
+        queries=(
+            ("Expected wait by model", f"max({lost.WAIT}{{{MODEL}}})"),
+            ("Requests waiting by engine", f"max by (target, engine) (engine:vllm_vitals_waiting:requests{{{MODEL}}})"),
+            STATE_NOW,
+        ),
+        mitigation=(
+            "Shed or postpone batch work, and cap the client that sends most, at the gateway. It worked if the queue "
+            "falls by a tenth within ten minutes.",
+            "Add replicas.",
+            "Answer with an honest 429 beyond the wait that users accept.",
+        ),
+        limits=("overload_wait_seconds", "overload_for"),
+    ),
     "VLLMModelUnavailable": Runbook(
-        meaning="At least one engine of the model is down, and no other one can serve: all are down, stalled or "
-        "asleep; for {unavailable_for:time} at a stretch, or for half of five times that, as in a loop of crashes, "
+        meaning="At least one engine of the model is down, and no other one can serve: all are down, stalled, "
+        "failing or "
+        "asleep, or paused for {paused_for:time}; for {unavailable_for:time} continuously, or for half of five times "
+        "that (crash loop), "
         "which serves a little now and then. A target that discovery removed does not count, so a model scaled to zero "
         "on purpose does not page. An exporter that restarts meanwhile does not know the model of a server that is "
         "down; what Prometheus saw there last is taken for it, for a day.",

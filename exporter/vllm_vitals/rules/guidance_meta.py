@@ -16,6 +16,54 @@ META: dict[str, Runbook] = {
             "If you went over to native rules, build with `--mode native`: this alert is then left out.",
         ),
     ),
+    "VLLMSightLost": Runbook(
+        "Engines were watched within the hour and now none is, while no series of desired replicas says that none is "
+        "wanted. Their targets left discovery, so none of them is down: they are not there.",
+        "No alert on any server can fire. Whether anything is served is not known.",
+        ("Do the servers answer? `kubectl get pods`, `curl /metrics`.", "Who changed a label, a selector or a file?"),
+        (("Engines seen", "fleet:vllm_vitals_engines:count"), ("What is scraped", "count by (job) (up)")),
+        (
+            "Restore what discovers them: selector of the PodMonitor, labels, file_sd, DNS, the exporter's targets. It "
+            "worked if engines are seen again within a minute.",
+            "Scaled to zero on purpose: give `alerts.desired_replicas`, and it stays silent.",
+        ),
+    ),
+    "VLLMEnginesFewer": Runbook(
+        "Fewer than half of the engines of an hour ago are seen, and no series of desired replicas explains it.",
+        "Perhaps none: somebody may have scaled down. Perhaps half of the fleet is unwatched.",
+        ("Did somebody scale down? Do the missing servers answer?",),
+        (("Engines seen", "fleet:vllm_vitals_engines:count"),),
+        ("Check discovery.", "Give `alerts.desired_replicas`, so that a planned change is silent."),
+    ),
+    "VLLMTooFewEngines": Runbook(
+        "A model has fewer engines that answer than `alerts.min_engines` asks for.",
+        "Less capacity than planned; none, where it is 0.",
+        ("Do its servers run?", "Are they discovered?"),
+        (
+            (
+                "Engines by model",
+                f"count by (model_name) (max by (model_name, target, engine) ({metric('state')}) == 1)",
+            ),
+        ),
+        (
+            "Cap its load at the gateway to what is there.",
+            "Start the missing engines, or restore their discovery. It worked if the number is back.",
+        ),
+    ),
+    "VLLMPageContradicts": Runbook(
+        "What a server exposes cannot be true together. The `check` says which numbers: `several_servers` (one address "
+        "leads to many), `split_labels`, `unread_family`, `kv_capacity`, `prefix_caching`, `waiting_reasons`, "
+        "`running_limit`, `http_without_engine`.",
+        "What rests on these numbers is withheld or has wide bounds: a verdict may be missing or late.",
+        ("What does the server's status page say, in one sentence?",),
+        (("Contradictions", f"max by (target, check) ({metric('contradictions')}) > 0"),),
+        (
+            "`several_servers`: discover each pod by itself, never a Service's address.",
+            "`split_labels`, `unread_family`: see what relabels or joins its metrics.",
+            "`kv_capacity`, `prefix_caching`, `running_limit`: compare with its start-up log; report it with a "
+            "recording (`vllm-vitals record`) where the server is wrong.",
+        ),
+    ),
     "VLLMExporterScrapedSeldom": Runbook(
         "Prometheus scrapes an exporter less often than every 30 seconds. Rules count preemptions, tokens and finished "
         "requests within a minute, which then holds one sample or none.",

@@ -31,6 +31,40 @@ _ERRORS = (
 )
 
 TICKETS: dict[str, Runbook] = {
+    "VLLMDegraded": Runbook(
+        "The engine is slower than its own usual at equal running, resident KV and prefill share, or than its peers "
+        "beside it (needs the exporter); or {degraded_error_share:share} of its requests or more end in error beside "
+        "good ones. Native rules know the errors alone.",
+        "Its users get slower answers than others, or an error now and then.",
+        (
+            "Which of the two is it? The exporter's status page says.",
+            "Does its GPU throttle (clocks, temperature, power), or does something else share it?",
+        ),
+        (USEFUL, RUNNING, STATE_NOW),
+        (
+            "Move part of its traffic to its peers, if they have room. It worked if their waits stay flat.",
+            "Fix the GPU or the neighbour; roll back what changed last.",
+        ),
+        ("degraded_for",),
+    ),
+    "VLLMKVHeld": Runbook(
+        "KV blocks stay in use with no request running or waiting for {kv_held_for:time}: leaked, pinned by a "
+        "transfer, "
+        "or an old gauge (vLLM refreshes it on steps alone).",
+        "The cache is smaller than it should be: evictions come earlier.",
+        ("Does the usage fall after one request? Then the gauge was old.",),
+        (KV_MAX, RUNNING, WAITING),
+        ("Send it one request.", "If the usage stays, drain and restart it in a calm hour."),
+        ("kv_held_for",),
+    ),
+    "VLLMPaused": Runbook(
+        "The server was paused by POST /pause, and no resume, token or restart came since.",
+        "Its requests wait until it is resumed.",
+        ("Who paused it? An update of weights that died half-way leaves it so.",),
+        (RUNNING, WAITING, STATE_NOW),
+        ("POST /resume. It worked if tokens move.", "Else take it out of the gateway."),
+        ("paused_for",),
+    ),
     "VLLMPreempting": Runbook(
         "Requests have been evicted for {preempting_for:time}, and most still finish after one eviction. Healthy "
         "servers were measured with 7 to 20 % of their requests preempted; this alone is no emergency.",
@@ -50,8 +84,8 @@ TICKETS: dict[str, Runbook] = {
     ),
     "VLLMKVPressure": Runbook(
         "At its highest within each minute, the KV cache has been at or above {kv_pressure_ratio:share} for "
-        "{kv_pressure_for:time}. A full cache is not wrong in itself: it is what you paid for. It says that the next "
-        "longer prompt will evict somebody.",
+        "{kv_pressure_for:time}. A full cache is no fault in itself, but the next long prompt will "
+        "trigger a preemption.",
         "None yet.",
         ("Is demand above 1? Then the waiting requests would not fit.", "Do prompts or outputs grow?"),
         (KV_MAX, ("KV usage if every waiting request ran too", victim("kv_cache_demand_ratio")), _PROMPT, _OUTPUT),
@@ -106,7 +140,7 @@ TICKETS: dict[str, Runbook] = {
     ),
     "VLLMReasoningTruncated": Runbook(
         "Answers reached their cap while the model was still thinking, so they hold no answer. Known from logs alone.",
-        "Whoever asked got nothing, and pays for the tokens.",
+        "Its user gets nothing and pays for the tokens.",
         ("Did the route's max_tokens change?", "Did prompts change so that the model thinks longer?"),
         (
             (
@@ -155,7 +189,7 @@ TICKETS: dict[str, Runbook] = {
     "VLLMStarvedDecode": Runbook(
         "Tokens come at least {starved_latency_factor} times slower than usual while prompts take "
         "{starved_prefill_factor} times more work than answers; nothing is preempted.",
-        "Answers that had started crawl while somebody's long prompt is read.",
+        "Running requests slow down while long prompts are prefilled.",
         (
             "Which client sends the long prompts?",
             "Is the prefix cache off or cold? Then the same prompts are read again and again.",
@@ -173,7 +207,7 @@ TICKETS: dict[str, Runbook] = {
         "estimate, which shows before the request finishes. Every completion sets it back: it sees a runaway that is "
         "alone or among long answers, and none among many short ones, which shows as a straggler once it finishes. "
         "Needs the exporter.",
-        "It holds a slot and its share of the cache; on a small engine it doubles everybody's wait.",
+        "It holds a slot and its share of the cache; on a small engine it doubles the wait of all others.",
         ("Which request is the oldest at the gateway?", "Does its route set max_tokens at all?"),
         (
             ("Tokens that some unfinished request has made", victim("inflight_output_tokens_estimate")),
@@ -304,7 +338,7 @@ TICKETS: dict[str, Runbook] = {
         "{engine_errors} times in 15 minutes about something that may be harmless alone (shm_broadcast_wait, "
         "request_failed, other). Needs logs.",
         "After a fatal error every request of the engine fails or hangs, and /metrics may keep its last values until "
-        "the process ends. Repeated failures are answers that somebody did not get.",
+        "the process ends. Repeated failures are lost responses.",
         (
             "Did the server just start, or was it being stopped? While it compiles, shm_broadcast_wait means nothing. "
             "Later it is often the only sign of a hang, and vLLM writes it at INFO.",

@@ -35,6 +35,7 @@ _HISTOGRAMS = {m.full_name for m in METRICS if m.kind is Kind.HISTOGRAM}
 _GAUGES = {m.full_name for m in METRICS if m.kind is Kind.GAUGE}
 _LABELS = {m.full_name: set(m.all_labels) for m in METRICS}
 _MAX_INTERVAL = 300
+_MOST_QUERIES = 3
 # Neither ours nor vLLM's engines': what Prometheus and the HTTP server say.
 _OTHERS = {"up", "http_requests_total"}
 
@@ -234,7 +235,7 @@ def _alert(config: Config, alert: Alert, runbooks: frozenset[str]) -> list[Findi
         note("keep", "a page must outlast a pause of its incident and a restart of the exporter")
     if any("$value" in str(v) for v in alert.labels.values()):
         note("labels", "$value in a label makes a new alert at each evaluation")
-    if alert.labels.get("severity") not in {str(s) for s in Severity}:
+    if alert.labels.get("severity") not in {config.severity_label(s) for s in Severity}:
         note("severity", "nothing routes this severity")
     for name in REQUIRED_ANNOTATIONS:
         if name not in {"summary", "description", *alert.annotations}:
@@ -243,6 +244,9 @@ def _alert(config: Config, alert: Alert, runbooks: frozenset[str]) -> list[Findi
         note("summary", "end it with a full stop")
     if alert.name not in runbooks:
         note("runbook", "write its runbook")
+    for text in _texts(alert):
+        if (asked := text.count("| query }}")) > _MOST_QUERIES:
+            note("queries", f"{asked} queries in one annotation are asked at every evaluation: at most {_MOST_QUERIES}")
     allowed = {*scope_labels(config, alert.scope), *alert.labels, *_kept(alert)}
     used = set(re.findall(r"\$labels\.(\w+)", " ".join(_texts(alert))))
     found += [Finding(alert.name, "template", f"label {x} is not in the output") for x in sorted(used - allowed)]

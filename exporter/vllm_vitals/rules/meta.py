@@ -5,23 +5,34 @@ No rule's output carries the exporter's own job or instance: two exporters for o
 
 from vllm_vitals.config.alerts import Config
 from vllm_vitals.config.values import duration_text
+from vllm_vitals.core.states import State
 from vllm_vitals.rules.model import Alert, Recording, Scope, Severity
 from vllm_vitals.rules.promql import metric, number, on
 from vllm_vitals.rules.selectors import KEEP, fold
-from vllm_vitals.rules.text import COUNT, TIME, ask, duration_words, label, now, preamble, when
+from vllm_vitals.rules.text import COUNT, TIME, ask, duration_words, facts, label, now, preamble
 
 SELF = "vllm-vitals-self"
 
 
 # Exporters that Prometheus read within the hour before the last of them was gone; written for that hour.
 _GONE = "fleet:vllm_vitals_exporters_gone:count"
+_ONE_STATE = f'state="{State.HEALTHY}"'
+_SEEN = "fleet:vllm_vitals_engines:count"
 _KNOWN = 30 * 86400  # s: how long it is held against them
+_KNOWN_GONE = f"last_over_time({_GONE}[{duration_text(_KNOWN)}])"
 # What the rules can do with: rates over a minute, and two scrapes in each (s).
 _LONGEST_INTERVAL, _LOOK = 30, 300
 _IMPAIRED = 300  # s: a spike of load, or a full disk that is rotated at once, needs nobody
 
 
-def recordings() -> tuple[Recording, ...]:
+def recordings(config: Config) -> tuple[Recording, ...]:
+    """Return how many engines are seen."""
+    # every engine has every state: one of them counts
+    engines = fold(config).gauge("state", _ONE_STATE, 'model_name!=""')
+    return (Recording(_SEEN, f"count({engines})"),)
+
+
+def own_recordings() -> tuple[Recording, ...]:
     """Return the memory of exporters that were there."""
     info = metric("build_info")
     return (Recording(_GONE, f"count(last_over_time({info}[1h])) and on () absent({info})"),)
@@ -29,16 +40,143 @@ def recordings() -> tuple[Recording, ...]:
 
 def alerts(config: Config) -> tuple[Alert, ...]:
     """Return all of them."""
-    return (_down(config), _seldom(config), _stale(config), _impaired(config), _unknown(config), _watchdog())
+    return (
+        _all_gone(config),
+        _down(config),
+        *_sight(config),
+        _seldom(config),
+        _stale(config),
+        _impaired(config),
+        _contradicts(config),
+        _unknown(config),
+        _watchdog(),
+    )
+
+
+def _all_gone(config: Config) -> Alert:
+    known = f"last_over_time({_GONE}[{duration_text(_KNOWN)}])"
+    return Alert(
+        "VLLMExporterDown",
+        Severity.PAGE,
+        "meta",
+        Scope.FLEET,
+        f"absent({metric('build_info')}) and on () {known}",
+        "No vllm-vitals exporter is left: nothing watches vLLM.",
+        preamble(config, Scope.FLEET)
+        + f"Prometheus reads no exporter any more; it had {ask(known, COUNT)}. No alert on any server can fire: "
+        f"silence "
+        "proves nothing.\n"
+        "DO NOW: restart the exporter, or find out why Prometheus no longer scrapes it (its PodMonitor or job, its "
+        "namespace, the network).\n"
+        "Not known: the state of every server. If none is meant to run any more, build the rules with --mode native.",
+        f"{SELF}:Replicas and versions",
+        hold=300,
+        keep=KEEP,
+    )
+
+
+def _sight(config: Config) -> tuple[Alert, ...]:
+    """Losing sight of engines: all of them, half of them, or more than a model may lose."""
+    wanted = config.desired_replicas
+    none_wanted = f" unless on () (sum({wanted}) == 0)" if wanted else ""
+    fewer_wanted = f" unless on () (sum({wanted}) < sum({wanted} offset 1h))" if wanted else ""
+    emptied = f"(absent({metric('state')}{{{_ONE_STATE}}}) and on () (max_over_time({_SEEN}[1h]) > 0)){none_wanted}"
+    halved = f"({_SEEN} < 0.5 * ({_SEEN} offset 1h > 1)){fewer_wanted}"
+    before = ask(f"max_over_time({_SEEN}[1h])", COUNT)
+    found = [
+        Alert(
+            "VLLMSightLost",
+            Severity.PAGE,
+            "meta",
+            Scope.FLEET,
+            emptied,
+            "No vLLM engine is seen any more.",
+            preamble(config, Scope.FLEET)
+            + f"Within the hour {before} engines were watched, and now none is. Nothing says that they were scaled to "
+            f"zero.\n"
+            "DO NOW: see whether the servers answer (kubectl get pods, curl /metrics); then what discovers them: a "
+            "selector of a PodMonitor, a label, file_sd, DNS, the exporter's config.\n"
+            "Not known: whether anything is served. If they were scaled to zero on purpose, give "
+            "alerts.desired_replicas "
+            "(docs/alerts.md): then this stays silent.",
+            f"{SELF}:Servers not seen",
+            hold=180,
+            keep=KEEP,
+        ),
+        Alert(
+            "VLLMEnginesFewer",
+            Severity.TICKET,
+            "meta",
+            Scope.FLEET,
+            halved,
+            "Fewer than half of the engines of an hour ago are seen.",
+            preamble(config, Scope.FLEET)
+            + f"{ask(_SEEN, COUNT)} engines are watched; within the hour there were {before}. No series of desired "
+            "replicas explains it.\n"
+            "Next: see whether somebody scaled down; else check discovery.",
+            f"{SELF}:Servers not seen",
+            hold=600,
+        ),
+    ]
+    if config.min_engines:
+        serving = f'state!~"{State.DOWN}|{State.STARTING}|{State.BLIND}"'
+        each = []
+        for model_name, least in sorted(config.min_engines.items()):
+            mine = fold(config).gauge("state", f'model_name="{model_name}"', serving)
+            none = f'label_replace(vector(0), "model_name", "{model_name}", "", "")'
+            each.append(f"((count by (model_name) ({mine} == 1) or on (model_name) {none}) < {least})")
+        found.append(
+            Alert(
+                "VLLMTooFewEngines",
+                Severity.PAGE,
+                "availability",
+                Scope.FLEET,
+                f"max by (model_name) ({' or '.join(each)})",
+                f"{label('model_name')} has fewer engines than it must have.",
+                preamble(config, Scope.FLEET)
+                + f"{{{{ $value }}}} engine(s) of {label('model_name')} answer, fewer than the least that the config "
+                f"asks "
+                "for (alerts.min_engines).\n"
+                "DO NOW: see whether its servers run; if they do, check discovery; else start them, and cap its load "
+                "at "
+                "the gateway meanwhile.\n"
+                "Not known: whether those that are not seen serve.",
+                "vllm-vitals-overview:State of each engine",
+                hold=180,
+                keep=KEEP,
+            )
+        )
+    return tuple(found)
+
+
+def _contradicts(config: Config) -> Alert:
+    target = fold(config, Scope.TARGET)
+    return Alert(
+        "VLLMPageContradicts",
+        Severity.TICKET,
+        "meta",
+        Scope.TARGET,
+        f"{target.gauge('contradictions', over='min_over_time', seconds=300, keep=('check',))} > 0",
+        f"The metrics of {label('target')} contradict each other: {label('check')}.",
+        preamble(config, Scope.TARGET)
+        + f"{label('target')} says things that cannot be true together (check {label('check')}). What rests on them is "
+        "withheld or has wide bounds, so a verdict may be missing.\n"
+        "Next: read the sentence on its status page. several_servers: discover each pod, not a Service; split_labels, "
+        "unread_family: see what relabels or joins its metrics; kv_capacity, prefix_caching: see its start-up log.",
+        f"{SELF}:Servers",
+        hold=600,
+        keep=KEEP,
+    )
 
 
 def _down(config: Config) -> Alert:
     info = metric("build_info")
     job = f'up{{job="{config.exporter_job}"}}'
-    scraped = (
-        f"Exporters that answer: {ask(f'sum({job})', COUNT)}; not answering: {ask(f'count({job} == 0)', COUNT, '0')}."
+    scraped = facts(
+        ("exporters that answer", f"sum({job})", "count"),
+        ("exporters that do not answer", f"count({job} == 0)", "count"),
+        (f"exporters within {duration_words(_KNOWN)}, where none is left", f"max({_KNOWN_GONE})", "count"),
     )
-    gone = ask(f"last_over_time({_GONE}[{duration_text(_KNOWN)}])", COUNT)
     return Alert(
         "VLLMExporterDown",
         Severity.TICKET,
@@ -48,8 +186,8 @@ def _down(config: Config) -> Alert:
         f"(absent({info}) and on () last_over_time({_GONE}[{duration_text(_KNOWN)}])) or count({job} == 0)",
         "A vllm-vitals exporter is down.",
         preamble(config, Scope.FLEET)
-        + when(f"count({job})", scraped, f"Prometheus has no exporter to scrape any more; it had {gone}.")
-        + " The servers that only these watched are unwatched: silence from them proves nothing.\n"
+        + scraped
+        + "The servers that only these watched are unwatched: silence from them proves nothing.\n"
         + "Next: read the exporter's log and restart it; its memory of the last day fills again by itself. If none"
         " is meant to run any more, build the rules with --mode native.",
         f"{SELF}:Replicas and versions",

@@ -19,7 +19,7 @@ _REMEMBERED = "engine:vllm_vitals_remembered:bool"
 # How long (s) an engine is known that is named no more, and how long the exporter may take to restart.
 _KNOWN, _RESTART = 86400, 3600
 _NAMED, _UNNAMED = 'model_name!=""', 'model_name=""'
-CANNOT_SERVE = "|".join((State.DOWN, State.STALLED, State.ASLEEP))
+CANNOT_SERVE = "|".join((State.DOWN, State.STALLED, State.FAILING, State.ASLEEP))
 
 
 def rules(config: Config) -> tuple[Recording, ...]:
@@ -43,8 +43,16 @@ def rules(config: Config) -> tuple[Recording, ...]:
 
 
 def _unavailable(config: Config) -> str:
-    """1 for a model that has an engine that is down and none that can serve, else 0; no value once scaled to zero."""
-    model, serves = by(config.model_identity), f'state!~"{CANNOT_SERVE}"'
-    serving = f"{fold(config).gauge('state', serves, keep=('state',))} == 1"
-    gone = f"count {model} ({DOWN}{{{_NAMED}}} == 1) unless {on(config.model_identity)} count {model} ({serving})"
+    """1 for a model that has an engine that is down or long paused and none that can serve, else 0.
+
+    No value once scaled to zero. An engine that starts within its budget, or is paused for a while, will serve.
+    """
+    engine, model, lost = fold(config), by(config.model_identity), f'state=~"{CANNOT_SERVE}"'
+    since = f"{engine.gauge('state_since_timestamp_seconds')} <= time() - {config.limits.paused_for}"
+    which = f'state="{State.PAUSED}"'
+    paused = f"({engine.gauge('state', which, _NAMED)} == 1 and {on(config.identity)} ({since}))"
+    # exactly one state holds, so the few that cannot serve tell the rest
+    serving = f"{engine.gauge('state', lost, _NAMED)} == 0 unless {on(config.identity)} {paused}"
+    gone = f"count {model} ({DOWN}{{{_NAMED}}} == 1 or {paused})"
+    gone += f" unless {on(config.model_identity)} count {model} ({serving})"
     return f"({gone}) * 0 + 1 or max {model} ({DOWN}{{{_NAMED}}}) * 0"

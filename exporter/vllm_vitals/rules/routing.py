@@ -24,6 +24,7 @@ class Inhibition:
     equal: tuple[str, ...]
     why: str
     source_severity: Severity | None = None
+    target_severity: Severity | None = None
 
 
 # What an evicting or hung engine brings with it.
@@ -31,30 +32,48 @@ _SYMPTOMS = (
     "VLLMPreempting", "VLLMKVPressure", "VLLMTailDivergence", "VLLMLongQueue", "VLLMStarvedDecode",
     "VLLMRunawayRequest", "VLLMEngineSilent",
 )  # fmt: skip
+_TICKETS = (Severity.TICKET, Severity.TICKET)
+_PAGES = (Severity.PAGE, Severity.PAGE)
 
 
 def inhibitions(config: Config) -> tuple[Inhibition, ...]:
-    """Causes silence their symptoms, on the same victim only."""
+    """Causes silence their symptoms, on the same victim only; nothing silences what is wider than itself.
+
+    A narrow alert that somebody has silenced by hand so never mutes its model.
+    """
     engine, model, target = config.identity, config.model_identity, config.target_identity
+    causes = ("VLLMModelUnavailable", "VLLMStalled", "VLLMFailing", "VLLMDeathSpiral", "VLLMCapacityLost")
     return (
         Inhibition(
-            ("VLLMStalled",), ("VLLMDeathSpiral", "VLLMThrashing", *_SYMPTOMS), engine, "a hang explains all below it"
+            ("VLLMStalled",), ("VLLMFailing", "VLLMDeathSpiral", "VLLMThrashing", *_SYMPTOMS), engine,
+            "a hang explains all below it", *_TICKETS,
         ),
-        Inhibition(("VLLMDeathSpiral",), ("VLLMThrashing", *_SYMPTOMS), engine, "a spiral is thrashing, and more"),
-        Inhibition(("VLLMThrashing",), _SYMPTOMS, engine, "evictions explain queue, tail and gaps"),
-        Inhibition(("VLLMPreempting",), ("VLLMKVPressure",), engine, "a cache that evicts is full"),
         Inhibition(
-            ("VLLMDeathSpiral", "VLLMStalled", "VLLMModelUnavailable", "VLLMThrashing"),
-            ("VLLMSLOBurn",),
-            model,
-            "one incident, one page: the cause carries the burn",
-            Severity.PAGE,
+            ("VLLMDeathSpiral",), ("VLLMThrashing", *_SYMPTOMS), engine, "a spiral is thrashing, and more", *_TICKETS
         ),
-        Inhibition(("VLLMModelUnavailable",), ("VLLMEngineDown",), model, "no engine is left to tell apart"),
+        Inhibition(("VLLMThrashing",), _SYMPTOMS, engine, "evictions explain queue, tail and gaps", *_TICKETS),
+        Inhibition(("VLLMPreempting",), ("VLLMKVPressure",), engine, "a cache that evicts is full", *_TICKETS),
+        Inhibition(
+            ("VLLMModelUnavailable",), causes[1:], model, "nothing serves: one page, the widest", *_PAGES
+        ),
+        Inhibition(causes[1:4], ("VLLMCapacityLost",), model, "one page says which engines are lost", *_PAGES),
+        Inhibition(
+            (*causes, "VLLMOverload", "VLLMThrashing"), ("VLLMSLOBurn",), model,
+            "one incident, one page: the cause carries the burn", Severity.PAGE,
+        ),
+        Inhibition(causes, ("VLLMOverload", "VLLMThrashing"), model, "lost engines make the others drown", *_PAGES),
+        Inhibition(("VLLMDeathSpiral",), ("VLLMThrashing",), model, "one loop, one page", *_PAGES),
+        Inhibition(
+            ("VLLMOverload",), ("VLLMLongQueue",), model, "the page says that all wait", Severity.PAGE, Severity.TICKET
+        ),
+        Inhibition(
+            ("VLLMModelUnavailable", "VLLMCapacityLost"), ("VLLMEngineDown",), model, "the page lists them",
+            Severity.PAGE, Severity.TICKET,
+        ),
         Inhibition(
             ("VLLMEngineDown", "VLLMBlind"), (*_SYMPTOMS, "VLLMExporterStale"), target, "nothing can be seen there"
         ),
-    )
+    )  # fmt: skip
 
 
 def document(config: Config) -> dict[str, Any]:
@@ -68,12 +87,12 @@ def document(config: Config) -> dict[str, Any]:
             "group_interval": "5m",
             "repeat_interval": "1d",
             "routes": [
-                _route(Severity.PAGE, group_wait="10s", repeat_interval="4h"),
-                _route(Severity.TICKET),
-                _route(Severity.NONE, group_wait="0s", group_interval="1m", repeat_interval="5m"),
+                _route(config, Severity.PAGE, group_wait="10s", repeat_interval="4h"),
+                _route(config, Severity.TICKET),
+                _route(config, Severity.NONE, group_wait="0s", group_interval="1m", repeat_interval="5m"),
             ],
         },
-        "inhibit_rules": [_ladder(config), *(_inhibit(rule) for rule in inhibitions(config))],
+        "inhibit_rules": [_ladder(config), *(_inhibit(config, rule) for rule in inhibitions(config))],
         "receivers": [
             _receiver(PAGER, receivers.pager),
             _receiver(TICKETS, receivers.tickets),
@@ -82,24 +101,27 @@ def document(config: Config) -> dict[str, Any]:
     }
 
 
-def _route(severity: Severity, **times: str) -> dict[str, Any]:
-    return {"receiver": RECEIVERS[severity], "matchers": [f'severity="{severity}"'], **times}
+def _route(config: Config, severity: Severity, **times: str) -> dict[str, Any]:
+    return {"receiver": RECEIVERS[severity], "matchers": _of(config, severity), **times}
 
 
 def _ladder(config: Config) -> dict[str, Any]:
-    """Let the page of an alert silence its ticket."""
+    """Let the page of an alert, which is a model's, silence its tickets."""
     return {
-        "source_matchers": ['severity="page"'],
-        "target_matchers": ['severity="ticket"'],
-        "equal": ["alertname", *config.identity, "slo"],
+        "source_matchers": _of(config, Severity.PAGE),
+        "target_matchers": _of(config, Severity.TICKET),
+        "equal": ["alertname", *config.model_identity, "slo"],
     }
 
 
-def _inhibit(rule: Inhibition) -> dict[str, Any]:
-    severity = [f'severity="{rule.source_severity}"'] if rule.source_severity else []
+def _of(config: Config, severity: Severity | None) -> list[str]:
+    return [f'severity="{config.severity_label(severity)}"'] if severity else []
+
+
+def _inhibit(config: Config, rule: Inhibition) -> dict[str, Any]:
     return {
-        "source_matchers": [_names(rule.sources), *severity],
-        "target_matchers": [_names(rule.targets)],
+        "source_matchers": [_names(rule.sources), *_of(config, rule.source_severity)],
+        "target_matchers": [_names(rule.targets), *_of(config, rule.target_severity)],
         "equal": list(rule.equal),
     }
 

@@ -12,7 +12,7 @@ from vllm_vitals.rules import raw
 from vllm_vitals.rules.model import Alert, Recording, Scope, Severity
 from vllm_vitals.rules.promql import Fold, by, metric, number
 from vllm_vitals.rules.selectors import but_batch
-from vllm_vitals.rules.text import COUNT, PERCENT, RATIO, ask, each, label, percent, preamble
+from vllm_vitals.rules.text import each, facts, label, percent, preamble
 from vllm_vitals.vllm.lookup import wire
 
 WORDS = {
@@ -30,6 +30,8 @@ WINDOWS = (
     (Severity.TICKET, 259200, 21600, 1.0, "10 %"),
 )
 _SHORT = 300
+_RARE = 1800  # s: one request in half an hour still says how it goes
+_LEAST_BAD = 10  # bad requests in the long window; seven of a young model prove nothing
 KEEP = 600  # a page outlasts a pause of its incident, and a restart of the exporter
 GOOD, TOTAL = "model:vllm_vitals_slo_good:rate5m", "model:vllm_vitals_slo_total:rate5m"
 
@@ -52,8 +54,10 @@ def _per_model(config: Config, slo: Slo, le: str) -> str:
     return f"sum {by(config.model_identity)} (({daemon} or {native}) {but_batch(config)})"
 
 
-def _le(value: float) -> str:
-    """``le`` may be written ``1`` or ``1.0``."""
+def bucket(value: float | None) -> str:
+    """Return a pattern of ``le``, which may be written ``1`` or ``1.0``; None is +Inf."""
+    if value is None:
+        return r"\\+Inf"
     plain = number(value)
     return plain.replace(".", "\\\\.") if "." in plain else f"{plain}|{plain}\\\\.0"
 
@@ -64,8 +68,8 @@ def recordings(config: Config) -> tuple[Recording, ...]:
     rules: list[Recording] = []
     for slo in config.slos:
         labels = {"slo": slo.name}
-        rules.append(Recording(GOOD, _per_model(config, slo, _le(slo.seconds)), labels))
-        rules.append(Recording(TOTAL, _per_model(config, slo, r"\\+Inf"), labels))
+        rules.append(Recording(GOOD, _per_model(config, slo, bucket(slo.seconds)), labels))
+        rules.append(Recording(TOTAL, _per_model(config, slo, bucket(None)), labels))
         for window in sorted({w for _, long, short, _, _ in WINDOWS for w in (long, short)}):
             span = Fold((), step).range(window)
             mine = f'{{slo="{slo.name}"}}'
@@ -75,17 +79,28 @@ def recordings(config: Config) -> tuple[Recording, ...]:
     return tuple(rules)
 
 
+def _all(mine: str, over: str, step: int) -> str:
+    return f"(sum_over_time({TOTAL}{{{mine}}}{over}) * {step})"
+
+
 def burning(config: Config, slo: Slo, severity: Severity, *matchers: str) -> str:
     """Models that burn this SLO in both windows of any pair of this severity, with enough requests to judge."""
     mine = ",".join((f'slo="{slo.name}"', *matchers))
     least = number(round(config.limits.slo_samples / _SHORT, 9))
-    pairs = " or ".join(
-        f"({burn(long)}{{{mine}}} > {number(factor)} and {burn(short)}{{{mine}}} > {number(factor)} and "
-        f"avg_over_time({TOTAL}{{{mine}}}[{duration_text(short)}]) * {number(short / _SHORT)} >= {least})"
-        for level, long, short, factor, _ in WINDOWS
-        if level is severity
-    )
-    return f"max {by((*config.model_identity, 'slo'))} ({pairs})"
+    step = config.evaluation_seconds
+    pairs = []
+    for level, long, short, factor, _ in WINDOWS:
+        if level is not severity:
+            continue
+        over = Fold((), step).range(long)
+        bad = f"(sum_over_time({TOTAL}{{{mine}}}{over}) - sum_over_time({GOOD}{{{mine}}}{over})) * {step}"
+        both = f"{burn(long)}{{{mine}}} > {number(factor)} and {bad} >= {_LEAST_BAD}"
+        enough = f"avg_over_time({TOTAL}{{{mine}}}[{duration_text(short)}]) * {number(short / _SHORT)} >= {least}"
+        pairs.append(f"({both} and {burn(short)}{{{mine}}} > {number(factor)} and {enough})")
+        # Where requests are rare the short window is empty now and then: what it said last counts.
+        last = f"last_over_time({burn(short)}{{{mine}}}[{duration_text(max(short, _RARE))}])"
+        pairs.append(f"({both} and {last} > {number(factor)} and {bad} >= 0.9 * {_all(mine, over, step)})")
+    return f"max {by((*config.model_identity, 'slo'))} ({' or '.join(pairs)})"
 
 
 def alerts(config: Config, *patient: str) -> tuple[Alert, ...]:
@@ -107,12 +122,23 @@ def _alert(config: Config, slo: Slo, severity: Severity, patient: tuple[str, ...
     mine = f'&,slo="{slo.name}"'
     length_now = f"max({metric('output_tokens_mean')}{{&}})"
     states = f'count by (state) (max by (target, engine, state) ({metric("state")}{{&,state!~"healthy|idle"}}) == 1)'
-    windows = "; ".join(
-        f"{ask(f'max({burn(long)}{{{mine}}})', RATIO)} over {duration_text(long)} and "
-        f"{ask(f'max({burn(short)}{{{mine}}})', RATIO)} over {duration_text(short)} (limit {number(factor)} in both)"
-        for level, long, short, factor, _ in WINDOWS
-        if level is severity
-    )
+    rows = [
+        (
+            "bad requests, last 5 minutes (share)", f"max(1 - {GOOD}{{{mine}}} / {TOTAL}{{{mine}}})", "share",
+        ),
+        ("requests in them", f"max({TOTAL}{{{mine}}}) * {_SHORT}", "count"),
+    ]  # fmt: skip
+    for level, long, short, factor, _ in WINDOWS:
+        if level is severity:
+            rows += [
+                (
+                    f"budget burn over {duration_text(window)} (threshold {number(factor)} here and over "
+                    f"{duration_text(other)}; 1 is sustainable)",
+                    f"max({burn(window)}{{{mine}}})", "number",
+                )
+                for window, other in ((long, short), (short, long))
+            ]  # fmt: skip
+    rows.append(("mean output tokens", length_now, "count"))
     spent = " or ".join(
         f"{share} within {duration_text(long)}" for level, long, _, _, share in WINDOWS if level is severity
     )
@@ -131,11 +157,7 @@ def _alert(config: Config, slo: Slo, severity: Severity, patient: tuple[str, ...
         + f"{'DO NOW' if severity is Severity.PAGE else 'Next'}: read the state of the worst engine; its page or "
         "ticket names the first step. If all are healthy, the load outgrew the fleet: add replicas or cap clients at "
         "the gateway.\n"
-        + f"Bad requests in the last 5 minutes: {ask(f'max(1 - {GOOD}{{{mine}}} / {TOTAL}{{{mine}}})', PERCENT)}"
-        + f" of {ask(f'max({TOTAL}{{{mine}}}) * {_SHORT}', COUNT)}.\n"
-        + f"Budget burn, where 1 is just sustainable: {windows}. At the limits it spends {spent} of the 30-day "
-        "budget.\n"
-        + f"{length} Now the mean is {ask(length_now, COUNT)} tokens.\n"
+        + f"{facts(*rows)}At the thresholds it spends {spent} of the 30-day budget. {length}\n"
         + f"Engines of this model that are not healthy: {each(states, '{{ .Value }} {{ .Labels.state }}', 'none')}.",
         dashboard="vllm-vitals-overview:Budget burn, by window",
         labels={"slo": slo.name},

@@ -72,6 +72,27 @@ def each(expression: str, text: str, otherwise: str) -> str:
     return f"{{{{ with {_printf(expression)} | query }}}}{items}{{{{ else }}}}{otherwise}{{{{ end }}}}"
 
 
+def facts(*rows: tuple[str, str, str], none: str = "No number is at hand: Prometheus answers nothing.\n") -> str:
+    """Return numbers by one query: (what it is, PromQL whose result has no labels, count, number, share or time).
+
+    ``what`` carries the threshold. Rows that have no answer are left out, and that is said.
+    """
+    parts = []
+    for place, (what, expression, show) in enumerate(rows):
+        part = expression
+        for name, value in (("what", what.replace("%", "%%")), ("n", chr(ord("a") + place)), ("show", show)):
+            part = f'label_replace({part}, "{name}", "{value}", "", "")'
+        parts.append(part)
+    whole = f'{{{{ else if eq .Labels.show "count" }}}}{{{{ .Value | {COUNT} }}}}'
+    shown = (
+        f'{{{{ if eq .Labels.show "time" }}}}{{{{ .Value | {TIME} }}}}{{{{ else if eq .Labels.show "share" }}}}'
+        f'{{{{ .Value | {PERCENT} }}}}{whole}{{{{ else }}}}{{{{ .Value | printf "%.3g" }}}}{{{{ end }}}}'
+    )
+    lines = f'{{{{ range . | sortByLabel "n" }}}}{{{{ .Labels.what }}}}: {shown}.\n{{{{ end }}}}'
+    query = _printf(" or ".join(parts))
+    return f"{{{{ with {query} | query }}}}{lines}{{{{ else }}}}{none}{{{{ end }}}}"
+
+
 def now(name: str, *matchers: str) -> str:
     """PromQL of the victim's gauge ``name``, folded over producers."""
     inside = ",".join(("@", *matchers))
@@ -90,11 +111,6 @@ def since(state: str) -> str:
     """
     says = f'{metric("state")}{{@,state="{state}"}} == 1'
     return f"min({metric('state_since_timestamp_seconds')}{{@}} and ignoring (state) ({says}))"
-
-
-def before(what: str) -> str:
-    """PromQL of ``what`` before this trouble began, within a day (see `shared`)."""
-    return f"max(last_over_time(engine:vllm_vitals_{what}:calm{{@}}[1d]))"
 
 
 def duration_words(seconds: float) -> str:

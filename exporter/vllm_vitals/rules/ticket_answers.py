@@ -40,7 +40,7 @@ def _truncated(config: Config) -> Alert:
         "truncation",
         f"{engine.gauge('truncated_ratio')} >= {number(limits.truncated_ratio)} and {identity} ({total} >= "
         f"{number(limits.truncated_samples)})",
-        f"Many answers of {WHO} are cut at a length cap.",
+        f"Many responses of {WHO} are truncated at cap.",
         f"{ask(now('truncated_ratio'), PERCENT)} of the answers of {WHO} ended by length in the last "
         f"{duration_words(config.thresholds.slow_window)} (limit {percent(limits.truncated_ratio)}, at least "
         f"{number(limits.truncated_samples)} answers).\n"
@@ -68,10 +68,10 @@ def _reasoning(config: Config) -> Alert:
         "VLLMReasoningTruncated",
         "truncation",
         f"{cut} / ({total} >= {number(limits.reasoning_samples)}) >= {number(limits.reasoning_truncated_ratio)}",
-        f"Answers of {label('model_name')} on route {label('route')} are cut while still thinking.",
+        f"Answers of {label('model_name')} on route {label('route')} are truncated inside their reasoning.",
         f"{ask(share, PERCENT)} of the answers of {label('model_name')} on route {label('route')} in the last 30 "
-        f"minutes were cut inside their reasoning (limit {percent(limits.reasoning_truncated_ratio)}). Whoever asked "
-        "got no answer at all.\n"
+        f"minutes were cut inside their reasoning (limit {percent(limits.reasoning_truncated_ratio)}). These "
+        "responses hold no answer.\n"
         "Next: raise max_tokens on that route, or limit the reasoning itself.",
         f"{WORKLOAD}:Cut while still thinking",
         900,
@@ -96,7 +96,7 @@ def _runaway(config: Config) -> Alert:
         f"Some unfinished request on {WHO} has made about {ask(now('inflight_output_tokens_estimate'), COUNT)} tokens; "
         f"the mean answer has {ask(mean_then, COUNT)} (limit {number(limits.runaway_factor)} times "
         f"that, and at least {number(limits.runaway_tokens)}). It holds a slot and its KV blocks.\n"
-        f"{load()}\n"
+        f"{load()}"
         "Next: find it at the gateway (oldest open request of this server) and cancel it; then give that route a "
         "max_tokens.",
         f"{ENGINE}:In flight and abandoned",
@@ -132,7 +132,7 @@ def _stragglers(config: Config) -> Alert:
         f"Output lengths of {WHO} are not what was planned for.",
         f"p99 output length of {WHO} is {ask(now('output_tokens_straggler_ratio'), RATIO)} times the mean of "
         f"{ask(now('output_tokens_mean'), COUNT)} tokens; spread (CV) {ask(now('output_tokens_cv'), RATIO)}.\n"
-        f"{told}An objective on latency holds only for the lengths it was made for; sized for the mean, the cache runs "
+        f"{told}An objective on latency holds only for the lengths it was made for; a cache sized for the mean runs "
         "out.\n"
         "Next: split the long route off, or restate the SLO and size max_num_seqs for the new lengths.",
         f"{WORKLOAD}:Stragglers: p99 output over the mean",

@@ -12,11 +12,11 @@ from vllm_vitals.rules.promql import by, metric, number, on, selector
 from vllm_vitals.rules.selectors import KEEP, WHO, but_batch, fold, in_state, interactive, ticket
 from vllm_vitals.rules.text import (
     COUNT,
-    PERCENT,
     RATIO,
     TIME,
     ask,
     duration_words,
+    facts,
     label,
     now,
     percent,
@@ -51,8 +51,8 @@ def _thrashing(config: Config) -> Alert:
         "preemption",
         in_state(config, State.THRASHING, State.DEATH_SPIRAL, lately=60),
         f"{WHO} evicts running requests nearly as fast as it finishes them.",
-        f"{WHO} has been thrashing for {duration_words(hold)}: evictions feed on themselves and the queue does not "
-        "drain. Users are not yet proven to be hurt; if they are, this becomes a page.\n"
+        f"{WHO} has been thrashing for {duration_words(hold)}: preemption/recompute loop, the queue does not drain. "
+        "Not yet proven to affect users; it becomes a page if it does.\n"
         + evidence(config)
         + "Next: cap concurrency at the gateway if the wait matters to you; else review max_num_seqs.",
         f"{ENGINE}:Preemptions and stall gaps",
@@ -68,14 +68,8 @@ def _preempting(config: Config) -> Alert:
         "preemption",
         in_state(config, *EVICTING, lately=_LATELY),
         f"{WHO} keeps preempting requests, and is still productive.",
-        f"{WHO} has preempted requests for {duration_words(hold)}. Each victim stalls in mid-answer and is computed "
-        "again.\n"
-        f"Preemptions/s: {ask(now('preemptions_per_second'), RATIO)}; per finished request (R): "
-        f"{ask(now('preemptions_per_completion'), RATIO)} (thrashing from "
-        f"{number(config.thresholds.thrash_preemptions_per_completion)}); work done again: "
-        f"{ask(now('recompute_tax_ratio'), PERCENT)}; gaps over 1 s in answers, a second: "
-        f"{ask(now('stall_gaps_per_second'), RATIO)}.\n"
-        f"{load()}\n"
+        f"{WHO} has preempted requests for {duration_words(hold)}. Each preempted request stalls and is recomputed.\n"
+        f"{evidence(config)}"
         "Next: nothing tonight. Review whether max_num_seqs is higher than the cache can hold.",
         f"{ENGINE}:Preemptions and stall gaps",
         hold,
@@ -95,10 +89,13 @@ def _kv_pressure(config: Config) -> Alert:
         f"For {duration_words(hold)} the KV cache of {WHO} has been at or above "
         f"{percent(limits.kv_pressure_ratio)} at its highest, or requests were evicted. More load or longer "
         "outputs will mean more preemptions.\n"
-        f"{load()}\n"
-        f"KV usage if every waiting request ran too: {ask(now('kv_cache_demand_ratio'), PERCENT)}; requests of full "
-        f"length that fit at once: {ask(now('kv_cache_full_windows'), RATIO)}.\n"
-        "Next: nothing tonight. Put it on the agenda of the capacity review.",
+        f"{load()}"
+        + facts(
+            ("KV usage if every waiting request ran too", now("kv_cache_demand_ratio"), "share"),
+            ("requests of full length that fit at once", now("kv_cache_full_windows"), "number"),
+            none="",
+        )
+        + "Next: nothing tonight. Put it on the agenda of the capacity review.",
         f"{ENGINE}:KV cache: usage and demand",
         hold,
     )
@@ -120,11 +117,14 @@ def _tail(config: Config, patient: tuple[str, ...]) -> Alert:
         f"Time per output token of {WHO}: p99 is at least {ask(now('tpot_p99_p50_ratio', *lower), RATIO)} times the "
         f"median (limit {number(limits.tail_ratio)}, lower bound of the histogram's buckets, at least "
         f"{number(limits.tail_samples)} requests).\n"
-        f"p50 {ask(now('tpot_p50_seconds', *estimate), TIME)}, p99 {ask(now('tpot_p99_seconds', *estimate), TIME)}; "
-        f"gaps over 1 s, a second: {ask(now('stall_gaps_per_second'), RATIO)}; preemptions/s: "
-        f"{ask(now('preemptions_per_second'), RATIO)}.\n"
-        "Next: if gaps and preemptions rise together, treat it as preemption; if not, look for long prompts that "
-        "share the batch, or a wide mix of lengths.",
+        + facts(
+            ("time per output token, p50", now("tpot_p50_seconds", *estimate), "time"),
+            ("time per output token, p99", now("tpot_p99_seconds", *estimate), "time"),
+            ("gaps over 1 s, a second", now("stall_gaps_per_second"), "number"),
+            ("preemptions/s", now("preemptions_per_second"), "number"),
+        )
+        + "Next: if gaps and preemptions rise together, treat it as preemption; if not, check for long prompts in "
+        "the batch, or a wide mix of lengths.",
         f"{ENGINE}:Tail ratio p99 / p50, with bounds",
         limits.tail_for,
     )
@@ -153,7 +153,7 @@ def _queue(config: Config, patient: tuple[str, ...]) -> Alert:
             f"expect {told}",
         )
         + f" in the queue (objective {number(limits.ttft_objective_seconds)} s).\n"
-        f"{load()}\n"
+        f"{load()}"
         "Next: with the KV cache below 70 % and a queue, max_num_seqs may be too low; with a full cache, add replicas "
         "or cap the client that sends more than the slots.",
         f"{ENGINE}:Expected wait",
@@ -173,7 +173,7 @@ def _starved(config: Config, patient: tuple[str, ...]) -> Alert:
         f"{number(config.thresholds.starved_latency_factor)} times slower than usual, with no preemption.\n"
         f"Mean prompt: {ask(now('prompt_tokens_mean'), COUNT)} tokens; useful tokens/s: "
         f"{ask(now('useful_tokens_per_second'), COUNT)}.\n"
-        f"{load()}\n"
+        f"{load()}"
         "Next: route long prompts to their own replica; then max_num_batched_tokens down.",
         f"{ENGINE}:Tokens per second",
         limits.starved_for,
@@ -199,7 +199,7 @@ def _imbalance(config: Config) -> Alert:
         + f" {ask('max(engine:vllm_vitals_work:requests{@})', COUNT)} requests, the calmest"
         + f" {ask('min(engine:vllm_vitals_work:requests{@})', COUNT)}, for {duration_words(limits.imbalance_for)}"
         + f" (limit {number(limits.imbalance_factor)} times). The busy rank queues or evicts while others idle.\n"
-        + "Next: look at the balancer (session pinning, prefix routing); restarting the API servers resets its counts.",
+        + "Next: check the balancer (session pinning, prefix routing); restarting the API servers resets its counts.",
         f"{ENGINE}:Running and waiting",
         hold=limits.imbalance_for,
         keep=KEEP,

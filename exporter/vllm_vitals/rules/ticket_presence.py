@@ -13,6 +13,7 @@ from vllm_vitals.rules.text import COUNT, TIME, ask, duration_words, label, now,
 
 ENGINE = "vllm-vitals-engine"
 _ERRORS_SECONDS = 900
+_IMPROBABLE = 14  # requests: exp(-14) is below 1e-6
 _LOOP, _LATELY = 3600, 900  # s: a loop of crashes is seen within the hour, and is over after a quarter without one
 # Kinds that also come without an engine in trouble: while a server compiles, from one bad request, from anything at
 # level ERROR. V0's line about a preemption is in neither list: VLLMPreempting tells it.
@@ -103,16 +104,26 @@ def _silent(config: Config) -> Alert:
     rate = engine.rate("generation_tokens_total", seconds=limits.silent_seconds)
     # A replica that has just joined, or come back, has had no time to be silent.
     present = engine.gauge("generation_tokens_total", over="last_over_time", seconds=60, offset=limits.silent_seconds)
-    away = in_state(config, State.DOWN, State.ASLEEP, State.BLIND, lately=limits.silent_seconds)
+    away = in_state(
+        config, State.DOWN, State.ASLEEP, State.BLIND, State.PAUSED, State.STARTING, lately=limits.silent_seconds
+    )
+    ended = engine.rate(
+        "responses_total", seconds=limits.silent_seconds, function="increase", keep=("finished_reason",)
+    )
+    # Requests that come by chance: where its share is expected to be so many, none comes once in a million times.
+    expected = f"avg by ({labels}) (sum {by(config.identity)} ({ended})) >= {_IMPROBABLE}"
     return ticket(
         config,
         "VLLMEngineSilent",
         "stall",
-        f"({rate} == 0) and {model} (quantile by ({labels}) (0.5, {rate}) > 0) and {model} (count by ({labels}) "
-        f"({rate}) >= 3) and {on(config.identity)} {present} unless {on(config.identity)} ({away})",
-        f"{WHO} makes no tokens while its peers work.",
+        f"({rate} == 0) and {model} (quantile by ({labels}) (0.5, {rate}) > 0) and {model} ({expected}) and {model} "
+        f"(count by ({labels}) ({rate}) >= 3) and {on(config.identity)} {present} unless {on(config.identity)} "
+        f"({away})",
+        f"{WHO} generates no tokens while its peers do.",
         f"{WHO} has not generated a token for {duration_words(limits.silent_seconds)}, while the median engine of the "
-        "model does. Its metrics may look idle: a frozen engine behind a living API server looks exactly so.\n"
+        f"model does, and at least {_IMPROBABLE} requests were to be expected here. Its metrics may look idle: a "
+        f"frozen engine "
+        "behind a living API server reads the same.\n"
         f"Running {ask(now('requests_running'), COUNT)}, waiting {ask(waiting(), COUNT)}.\n"
         "Next: send it one request directly. No answer: drain, capture, restart. An answer: the balancer does not use "
         "it.",
@@ -142,7 +153,7 @@ def _errors(config: Config) -> Alert:
         f"The log {label('source')} holds engine errors: {label('kind')}.",
         f"In the last {duration_words(_ERRORS_SECONDS)} vLLM wrote {{{{ printf `%.0f` $value }}}} x {label('kind')} to "
         f"the log {label('source')} (limit: 1 of what ends an engine, {number(limit)} of {', '.join(NOISY)}). The "
-        "level of a line does not matter: vLLM says some of the worst at INFO. After a fatal error /metrics may keep "
+        "level of a line does not matter: vLLM logs some of the worst at INFO. After a fatal error /metrics may keep "
         "its last values and /health its 200.\n"
         "Next: read the lines around the first of them, and see the state of the server that writes this log.",
         "vllm-vitals-overview:Engine errors in the logs",

@@ -30,7 +30,8 @@ def add_labels(config: Config, groups: Groups) -> Groups:
 
     def change(alert: Alert) -> Alert:
         team = {"team": config.team} if config.team else {}
-        return replace(alert, labels={"severity": str(alert.severity), "signal": alert.signal, **team, **alert.labels})
+        severity = config.severity_label(alert.severity)
+        return replace(alert, labels={"severity": severity, "signal": alert.signal, **team, **alert.labels})
 
     return _each(groups, change)
 

@@ -22,6 +22,7 @@ from vllm_vitals.config.values import (
     Share,
     WholeSeconds,
     duration_text,
+    parse_duration,
 )
 from vllm_vitals.core.thresholds import Thresholds
 
@@ -64,9 +65,11 @@ class Limits:
             " few engines that fail one at a time; one of three is never a page by its share alone."
         },
     )
-    overload_wait_seconds: Annotated[Duration, Field(ge=0, alias="overload_wait")] = field(
-        default=30,
-        metadata={"move": "Move it to the wait at which your users give up; 0s turns the page off."},
+    overload_wait_seconds: Annotated[float, BeforeValidator(parse_duration), Field(ge=0, alias="overload_wait")] = (
+        field(
+            default=30,
+            metadata={"move": "Move it to the wait at which your users give up; 0s turns the page off."},
+        )
     )
     overload_for: WholeSeconds = field(
         default=600, metadata={"move": "Move it up where bursts of a quarter of an hour are usual and accepted."}

@@ -196,7 +196,7 @@ def document(tests: Sequence[Mapping[str, Any]], rules: Sequence[str], step: int
         "rule_files": list(rules),
         "evaluation_interval": f"{step}s",
         "group_eval_order": [
-            f"vllm_vitals.{name}" for name in ("native", "before", "models", "slo", "pages", "tickets", "meta")
+            f"vllm_vitals.{name}" for name in ("native", "before", "fleet", "models", "slo", "pages", "tickets", "meta")
         ],
         "tests": list(tests),
     }

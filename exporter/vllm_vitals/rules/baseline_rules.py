@@ -33,5 +33,5 @@ def _batch(config: Config) -> str:
     told = target.gauge("target_service_class", 'service_class="batch"', over="last_over_time", seconds=_CALM_SECONDS)
     if not config.batch.targets:
         return told
-    listed = target.gauge("state", f'target=~"{"|".join(config.batch.targets)}"')
+    listed = target.gauge("state", f'target=~"({"|".join(config.batch.targets)})"')
     return f"({told}) or ({listed}) * 0 + 1"

@@ -186,7 +186,7 @@ def _selector(config: Config, node: Any, parents: tuple[Any, ...], recorded: set
     base = re.sub(r"_(bucket|sum|count)$", "", series)
     ours = series in _LABELS or base in _HISTOGRAMS
     raw = series.startswith(config.spellings) and is_known(stem(series))
-    if not (ours or raw or series in recorded or series in _OTHERS):
+    if not (ours or raw or series in recorded or series in _OTHERS or series in config.desired_replicas):
         yield "unknown", f"nothing records or serves {series}"
     if (
         (series in _COUNTERS or base in _HISTOGRAMS)

@@ -42,6 +42,10 @@ def rules(config: Config) -> tuple[Recording, ...]:
     waits = f"sum {model} ({interactive_queue})"
     # with their state, so that neither hides the other
     bad = f"{state} or {DOWN}{{{_NAMED}}}"
+    wait_of_model = f"{WAITING} / {on(config.model_identity)} (sum {model} ({good} {but_batch(config)}))"
+    # Only the page for overload reads them.
+    read = config.limits.overload_wait_seconds > 0
+    overloads = (Recording(WAITING, waits), Recording(WAIT, wait_of_model)) if read else ()
     return (
         Recording(LOST_ENGINE, f"max {by(config.identity)} ({bad})"),
         Recording(ENGINES, f"count {model} ({LOST_ENGINE})"),
@@ -49,8 +53,7 @@ def rules(config: Config) -> tuple[Recording, ...]:
         Recording(AFFECTED, f"count {by((*config.model_identity, 'state'))} ({state} == 1)"),
         Recording(AT_RISK, f"sum {model} (engine:vllm_vitals_work:requests and {identity} {LOST_ENGINE} == 1)"),
         Recording(SURVIVORS_WAIT, f"avg {model} ({wait})"),
-        Recording(WAITING, waits),
-        Recording(WAIT, f"{WAITING} / {on(config.model_identity)} (sum {model} ({good} {but_batch(config)}))"),
+        *overloads,
     )  # fmt: skip
 
 

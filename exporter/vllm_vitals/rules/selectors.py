@@ -25,7 +25,7 @@ def fold(config: Config, scope: Scope = Scope.ENGINE) -> Fold:
 
 def interactive(config: Config) -> tuple[str, ...]:
     """Matchers that leave out the models whose users can wait."""
-    return (f'model_name!~"{"|".join(config.batch.models)}"',) if config.batch.models else ()
+    return (f'model_name!~"({"|".join(config.batch.models)})"',) if config.batch.models else ()
 
 
 def but_batch(config: Config) -> str:

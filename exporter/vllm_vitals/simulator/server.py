@@ -24,6 +24,7 @@ from vllm_vitals.simulator.world import Happening, World
 
 _VERSIONS = {Dialect.V0: "0.6.6", Dialect.V0_11: "0.11.0", Dialect.V0_32: VERSION}
 # How often simulated time is brought up to date when nobody asks, in real seconds.
+MAX_CLIENTS = 65_536  # as many as load generators open
 _TICK_S = 0.05
 _DEFAULT_MAX_TOKENS = 16
 _MAX_BODY_BYTES = 1024**2
@@ -59,7 +60,7 @@ class SimulatedServer:
     @contextlib.asynccontextmanager
     async def serve(self, host: str, port: int) -> AsyncIterator[tuple[str, int]]:
         """Listen on `host`:`port` (0 takes a free one) until the context ends; yields the address. Raises OSError."""
-        async with HttpServer(self._app(), shutdown_s=1.0, handler_cancellation=True) as server:
+        async with HttpServer(self._app(), shutdown_s=1.0, handler_cancellation=True, most=MAX_CLIENTS) as server:
             await server.listen(host, port, "--port")
             address = server.address
             if self._write_log is not None:

@@ -6,6 +6,7 @@ import pytest
 
 from tests.core.levels import CALM
 from vllm_vitals.core.advice import advise
+from vllm_vitals.core.pace import Pace
 from vllm_vitals.core.sample import EngineSample
 from vllm_vitals.core.snapshot import Reading
 from vllm_vitals.core.state_machine import Facts
@@ -108,3 +109,78 @@ def test_a_spiral_of_long_inputs_is_met_by_reserving_for_them(
 ) -> None:
     readings = {"prompt_tokens_mean": Reading(prompt), "output_tokens_mean": Reading(100.0)}
     assert knobs(state, readings, settings={"scheduler_reserve_full_isl": reserved}) == ["gateway_concurrency", knob]
+
+
+def said(state: State, facts: Facts | None = CALM, **more: object) -> str:
+    readings = more.pop("readings", {})
+    return " ".join(f"{one.symptom} {one.size}" for one in advise(state, facts, readings, EngineSample(), {}, **more))  # type: ignore[arg-type]
+
+
+def test_a_loop_is_called_one_in_a_spiral_and_says_how_long_the_inputs_are_that_feed_it() -> None:
+    assert "preempt again" in said(State.DEATH_SPIRAL)
+    assert "preempt again" not in said(State.THRASHING)
+    assert "(200 tokens on average)" in said(State.DEATH_SPIRAL, readings=LONG)
+
+
+def test_a_slow_engine_is_asked_about_its_pace_or_where_that_is_not_it_about_its_errors() -> None:
+    slow = said(State.DEGRADED, replace(CALM, pace=Pace(0.0, 0.06, 0.03, 30)))
+    assert slow != said(State.DEGRADED, replace(CALM, pace=None)) == said(State.FAILING)
+    assert said(State.DEGRADED, None) == slow
+
+
+def test_held_blocks_are_the_decode_sides_only_where_nothing_decodes_here() -> None:
+    leaked = said(State.KV_HELD, CALM)
+    assert "prefill engine" not in leaked
+    assert "prefill engine" in said(State.KV_HELD, replace(CALM, decodes=False))
+    assert said(State.KV_HELD, None) == leaked
+
+
+@pytest.mark.parametrize(
+    ("facts", "wait", "size"),
+    [
+        (replace(CALM, mean_waiting=1.0, draining=False), 30.0, "30 s"),
+        (replace(CALM, mean_waiting=1.0, draining=False), None, "overload"),
+        (replace(CALM, mean_waiting=0.9, draining=False), 30.0, None),
+        (None, 30.0, None),
+    ],
+)
+def test_evictions_that_hurt_little_ask_for_something_only_under_overload(
+    facts: Facts | None, wait: float | None, size: str | None
+) -> None:
+    found = advise(State.PREEMPTING, facts, {"expected_wait_seconds": Reading(wait)}, EngineSample(), {})
+    assert bool(found) is (size is not None)
+    assert size is None or wait is None or size in str(found)
+    assert "None" not in str(found)
+
+
+def test_the_token_budget_is_halved_for_decode_and_raised_by_half_for_first_tokens() -> None:
+    settings = {"max_num_batched_tokens": "8192"}
+    halved = advise(State.STARVED, CALM, {}, EngineSample(), settings)[-1]
+    assert (halved.knob, halved.size) == ("max_num_batched_tokens", "from 8192 to 4096")
+    late = {"ttft_p99_seconds": Reading(6.0, 5.0, 10.0), **LONG}
+    (raised,) = advise(State.HEALTHY, CALM, late, EngineSample(), settings)
+    assert (raised.knob, raised.size) == ("max_num_batched_tokens", "from 8192 to 12288")
+
+
+@pytest.mark.parametrize(("share", "deferred"), [(0.5, True), (0.49, False), (None, False)])
+def test_a_queue_that_is_deferred_is_not_answered_with_replicas(share: float | None, deferred: bool) -> None:
+    found = knobs(State.SATURATED, {}, replace(CALM, deferred_share=share))
+    assert ("replicas" not in found) is deferred
+    assert knobs(State.SATURATED, {}, None) == ["replicas"]
+
+
+@pytest.mark.parametrize(
+    ("state", "preemptions", "said_so"),
+    [
+        (State.HEALTHY, 0.0, True),
+        (State.HEALTHY, None, True),
+        (State.HEALTHY, 1.0, False),
+        (State.KV_PRESSURE, 0.0, False),
+    ],
+)
+def test_a_larger_cap_is_not_for_an_engine_short_of_memory(
+    state: State, preemptions: float | None, said_so: bool
+) -> None:
+    cut = {"truncated_ratio": Reading(0.5), "output_tokens_mean": Reading(100.0), "output_tokens_cv": Reading(0.2)}
+    assert knobs(state, cut, replace(CALM, preemptions=preemptions)) == ["max_tokens"] * said_so
+    assert knobs(State.HEALTHY, cut, None) == ["max_tokens"]

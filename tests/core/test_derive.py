@@ -98,6 +98,7 @@ def span(**last: float | None) -> Span:
         ({"prompt_tokens": 50.0, "generation_tokens": 10.0, "kv_usage": 0.16}, 5.0),  # 60 tokens more: both explain it
         ({"prompt_tokens": 50.0, "generation_tokens": 10.0, "kv_usage": 0.0}, 5.0),
         ({"prompt_tokens": 50.0, "generation_tokens": 10.0, "kv_usage": 0.3, "kv_capacity_tokens": None}, 5.0),
+        ({"prompt_tokens": 50.0, "generation_tokens": 10.0, "kv_usage": None}, 5.0),
         ({"prompt_tokens": None}, None),
         ({"generation_tokens": None}, None),
     ],
@@ -136,6 +137,7 @@ def test_the_wait_is_the_queue_over_the_pace_of_finishes() -> None:
     ended = replace(ZERO, waiting=6.0, responses={"stop": 5.0})
     assert derive.expected_wait(view(replace(ZERO, waiting=6.0), ended)).value == pytest.approx(6.0 / (5.0 / 10.0))
     assert derive.expected_wait(view(ZERO, replace(ended, waiting=0.0))).value == 0.0
+    assert derive.expected_wait(view(ZERO, replace(ended, waiting=1.0))).value == pytest.approx(2.0)
     assert derive.expected_wait(view(ZERO, replace(ended, waiting=None))).value is None
     assert derive.expected_wait(view(ZERO, replace(ZERO, waiting=6.0))).value is None
     assert derive.expected_wait(replace(view(ZERO, ended), paced=None)).value is None
@@ -164,3 +166,31 @@ def test_a_view_spans_the_fast_window_its_later_half_and_the_slow_one() -> None:
     assert len(seen.samples) == 13
     assert seen.role is Role.SERVE
     assert derive.view_at(900.0, ZERO, {}, window, LIMITS, Role.DECODE).role is Role.DECODE  # type: ignore[union-attr]
+
+
+def deferred(*rows: tuple[float, float] | None) -> float | None:
+    """Of samples with (capacity, deferred) waiting."""
+    reasons = [{} if row is None else {"capacity": row[0], "deferred": row[1]} for row in rows]
+    return derive.deferred_share(view(*(replace(ZERO, waiting_by_reason=each) for each in reasons)))
+
+
+def test_the_deferred_share_is_of_all_that_waited_in_the_window() -> None:
+    assert deferred((2.0, 1.0), (2.0, 3.0)) == 0.5
+    assert deferred((2.0, 3.0), (2.0, 0.0)) == 0.0
+    assert deferred((2.0, 3.0), None) is None
+    assert deferred(None, (0.0, 0.25)) == 1.0
+    only_capacity = replace(ZERO, waiting_by_reason={"capacity": 3.0})
+    assert derive.deferred_share(view(only_capacity, replace(ZERO, waiting_by_reason={"deferred": 1.0}))) == 0.25
+
+
+def test_no_wait_is_told_where_most_of_it_is_deferred() -> None:
+    for capacity, known in ((1.0, True), (0.9, False)):
+        split = {"capacity": capacity, "deferred": 1.0}
+        ended = replace(ZERO, waiting=2.0, responses={"stop": 5.0}, waiting_by_reason=split)
+        assert (derive.expected_wait(view(ZERO, ended)).value is not None) is known
+
+
+def test_kv_growth_is_from_nothing_where_usage_was_not_known_before() -> None:
+    unknown = replace(ZERO, kv_usage=None)
+    grown = replace(ZERO, kv_usage=0.3, prompt_tokens=50.0, generation_tokens=10.0)
+    assert derive.prefill_factor(Span(0.0, 60.0, unknown, grown)) == pytest.approx((50 + 300 - 60) / 10)

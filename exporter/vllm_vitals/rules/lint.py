@@ -17,6 +17,7 @@ from vllm_vitals.rules.fleet import SHOWN
 from vllm_vitals.rules.model import Alert, Group, Recording, Severity
 from vllm_vitals.rules.text import scope_labels
 from vllm_vitals.vllm.lookup import is_known, stem
+from vllm_vitals.vllm.routes import HTTP_REQUESTS
 
 # (rule, check): reason.
 EXCLUDED = {
@@ -37,7 +38,7 @@ _LABELS = {m.full_name: set(m.all_labels) for m in METRICS}
 _MAX_INTERVAL = 300
 _MOST_QUERIES = 3
 # Neither ours nor vLLM's engines': what Prometheus and the HTTP server say.
-_OTHERS = {"up", "http_requests_total"}
+_OTHERS = {"up", f"{HTTP_REQUESTS}_total"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Protocol
 from vllm_vitals.core.snapshot import Scrape
 from vllm_vitals.planner.incident.bodies import Pages, escape
 from vllm_vitals.planner.telemetry.promapi import PromError, Series
-from vllm_vitals.vllm.families import FAMILIES
+from vllm_vitals.vllm.families import FAMILIES, HTTP, PROCESS_START
 from vllm_vitals.vllm.lookup import PREFIXES, WANTED, WIRE, wire
 
 POINTS = 150_000  # of one answer
@@ -82,7 +82,7 @@ _NEEDED = {
     if row.field in ("running", "waiting", "kv_usage", "preemptions", "generation_tokens", "prompt_tokens", "responses")
     or row.name in ("tpot_seconds", "inter_token_latency_seconds", "ttft_seconds", "request_preemptions",
                     "request_prompt_tokens", "request_output_tokens", "iteration_tokens")
-} | {"http": "http_requests_total", "process_start": "process_start_time_seconds"}  # fmt: skip
+} | {row.field: row.names[0].text for row in (HTTP, PROCESS_START)}  # fmt: skip
 _RUNNING = [prefix + name for prefix in PREFIXES for name in wire("running")]
 
 

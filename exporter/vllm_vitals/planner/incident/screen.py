@@ -14,6 +14,7 @@ from vllm_vitals.planner.incident.past import WARM_UP_S, Span
 from vllm_vitals.planner.incident.raw import Ask, Server
 from vllm_vitals.planner.telemetry.promapi import PromError, Series
 from vllm_vitals.vllm.lookup import PREFIXES, wire
+from vllm_vitals.vllm.routes import HTTP_REQUESTS
 
 PASSES_OVER = (
     "only minutes near failed scrapes, stops, preemptions, errors, held KV or sudden slowness were judged: a server"
@@ -78,7 +79,7 @@ def _signs(query: _Query, interval: float, jobs: Sequence[str]) -> Iterator[_Sig
     yield _Sign("preemptions", f"{evicted} >= 5 unless {evicted} < 0.2 * {finished}", 60, minutes)
     failed = query.of("increase", "responses", 600, more='finished_reason="error"')
     yield _Sign("errors", f"{failed} >= 3", 120, 600)
-    yield _Sign("answers", f'increase(http_requests_total{{status=~"5..",{place}}}[10m]) >= 3', 120, 600)
+    yield _Sign("answers", f'increase({HTTP_REQUESTS}_total{{status=~"5..",{place}}}[10m]) >= 3', 120, 600)
     held, busy = query.of("min_over_time", "kv_usage", short), query.of("max_over_time", "running", short)
     yield _Sign("held KV", f"{held} >= 0.05 unless {busy} > 0", 60, short)
     pace = max(120, short)

@@ -23,7 +23,7 @@ from vllm_vitals.recordings import recording
 from vllm_vitals.recordings.replay import judge
 from vllm_vitals.serve import views
 from vllm_vitals.top.book import MAX_ENGINES, POINTS, SIGNS, Book
-from vllm_vitals.top.draw import Size, draw, sparkline
+from vllm_vitals.top.draw import Canvas, draw, sparkline
 from vllm_vitals.top.view import SORTS, View, keys
 
 ROOT = Path(__file__).parent.parent.parent
@@ -45,7 +45,7 @@ def target(
 
 def screen(book: Book, view: View, width: int = 80, height: int = 24, blocks: bool = True) -> list[str]:
     shown = view.ordered(book.entries.values())
-    return [line.plain for line in draw(book, shown, view, "test", Size(width, height, blocks))]
+    return [line.plain for line in draw(book, shown, view, "test", Canvas(width, height, blocks))]
 
 
 def press(view: View, book: Book, *pressed: str) -> None:
@@ -163,7 +163,7 @@ def test_without_utf_8_nothing_but_ascii_is_drawn(three: Book) -> None:
 
 
 def test_absent_is_a_gap_and_never_zero() -> None:
-    assert sparkline([0.0, None, 5.0, 10.0], 6, Size(80, 24)) == "  ▁ ▅█"
+    assert sparkline([0.0, None, 5.0, 10.0], 6, Canvas(80, 24)) == "  ▁ ▅█"
     book = Book()
     for at in (1.0, 2.0, 2.0):  # the third answer has no new scrape
         book.take(at, [target("a:1", at=at)])

@@ -137,7 +137,7 @@ def test_yaml_is_bounded_in_nodes_and_given_up_when_nobody_waits(monkeypatch: py
     monkeypatch.setattr(target_groups, "MAX_NODES", 100)
     with pytest.raises(SourceError, match="more than 100 nodes: write it as JSON"):
         parse_groups("x", b"- {}\n" * 200)
-    with pytest.raises(SourceError, match="nobody waits"):
+    with pytest.raises(SourceError, match="no caller waits for it any more"):
         parse_groups("x", b"- {targets: []}\n", lambda: True)
 
 

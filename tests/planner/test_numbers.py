@@ -566,7 +566,7 @@ def test_verdicts_say_their_numbers(the_week: Week) -> None:
     assert (chat.verdict, code.verdict) == ("act", "act")
     texts = [f.text for f in chat.findings]
     assert any("26.0 minutes death spiral in 1 incident" in text for text in texts)
-    assert any("engines are needed for the peak" in text for text in texts)
+    assert any("The peak needs 2 engines; 2 were there: none is spare." in text for text in texts)
     assert any("max_num_seqs" in f.text and f.topic == "settings" for f in chat.findings)
     assert any(f.topic == "objectives" and "left the lengths that it assumes" in f.text for f in code.findings)
     assert SETTINGS.slos_of("code")[0].name in "".join(f.text for f in code.findings)

@@ -32,7 +32,8 @@ def alerts_of(config: Config) -> list[Alert]:
 
 
 def test_each_alert_fires_in_time_and_is_quiet_where_it_must_be(tmp_path: Path) -> None:
-    tests = together(DEFAULT)
+    # promtool holds 10,000 samples a query: all cases at once are more.
+    tests = [test for part in range(3) for test in together(DEFAULT[part::3])]
     # Ranges are left-open from Prometheus 3 on: both must agree to the second.
     for tool in versions("promtool"):
         said = promtool_test(document(tests, rulesets.DAEMON), tmp_path, "alerts", tool)

@@ -32,7 +32,7 @@ HELP = (
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class Canvas:
     """The terminal: columns, lines, and whether it can draw blocks."""
 
     width: int
@@ -45,7 +45,7 @@ class Size:
         return "▁▂▃▄▅▆▇█" if self.blocks else "_.-=+*%#"
 
 
-def draw(book: Book, shown: Sequence[Entry], view: View, title: str, size: Size) -> list[Text]:
+def draw(book: Book, shown: Sequence[Entry], view: View, title: str, size: Canvas) -> list[Text]:
     """Return the screen."""
     head, foot = _head(book, view, title, size), _foot(view, size)
     room = max(1, size.height - len(head) - len(foot))
@@ -63,7 +63,7 @@ def draw(book: Book, shown: Sequence[Entry], view: View, title: str, size: Size)
     return lines
 
 
-def _head(book: Book, view: View, title: str, size: Size) -> list[Text]:
+def _head(book: Book, view: View, title: str, size: Canvas) -> list[Text]:
     counts = Counter(entry.state for entry in book.entries.values())
     line = Text.assemble(("vllm-vitals", "bold"), f"  {clean(title)}  ")
     for state in State:
@@ -78,7 +78,7 @@ def _head(book: Book, view: View, title: str, size: Size) -> list[Text]:
     return [line]
 
 
-def _foot(view: View, size: Size) -> list[Text]:
+def _foot(view: View, size: Canvas) -> list[Text]:
     if view.typing:
         return [Text.assemble((" filter: ", "bold"), clean(view.filter), ("_", "blink"), "  enter: keep, esc: clear")]
     kept = f" only: {clean(view.filter)} " if view.filter else ""
@@ -86,7 +86,7 @@ def _foot(view: View, size: Size) -> list[Text]:
     return [Text(f"{kept} {back}/ filter  s sort: {view.sort}  p pause  ? help  q quit", style="dim")]
 
 
-def _all(shown: Sequence[Entry], view: View, size: Size, room: int) -> list[Text]:
+def _all(shown: Sequence[Entry], view: View, size: Canvas, room: int) -> list[Text]:
     """Return the list, its heading, and as much of the chosen engine as a third of the lines holds."""
     signs = SIGNS[: max(0, (size.width - _FIXED - _ENGINE) // (_SPARK + _VALUE + 2))]
     signs = signs[:-1] if len(signs) == len(SIGNS) else signs  # KV has its own column
@@ -112,7 +112,7 @@ def _all(shown: Sequence[Entry], view: View, size: Size, room: int) -> list[Text
 
 
 def _row(
-    entry: Entry, chosen: bool, size: Size, width: int, spark: int, signs: Sequence[Sign], most: float
+    entry: Entry, chosen: bool, size: Canvas, width: int, spark: int, signs: Sequence[Sign], most: float
 ) -> Text:  # fmt: skip
     waiting, usage = _value(entry, "requests_waiting"), value(entry.engine, SIGNS[4])
     line = Text("> " if chosen else "  ")
@@ -126,7 +126,7 @@ def _row(
     return line
 
 
-def _brief(entry: Entry, size: Size) -> list[Text]:
+def _brief(entry: Entry, size: Canvas) -> list[Text]:
     """Return the chosen engine in a few lines: what it is, what proves it, what to do."""
     proof = [e.get("text", "") for e in entry.engine.get("evidence") or ()]
     lines = [Text("─" * size.width if size.blocks else "-" * size.width, style="dim"), _title(entry)]
@@ -145,7 +145,7 @@ def _advice(advice: dict[str, Any]) -> Text:
     return Text.assemble(f" {when}: ", (clean(f"{advice.get('knob')}{way}"), "bold"), clean(f": {advice.get('size')}"))
 
 
-def _one(now: float, entry: Entry, size: Size) -> list[Text]:
+def _one(now: float, entry: Entry, size: Canvas) -> list[Text]:
     engine, target = entry.engine, entry.target
     lines = [_title(entry)]
     if not target.get("up"):
@@ -196,7 +196,7 @@ def _runs(now: float, entry: Entry) -> Text:
     return line
 
 
-def sparkline(points: Sequence[float | None], width: int, size: Size, full: float | None = None) -> str:
+def sparkline(points: Sequence[float | None], width: int, size: Canvas, full: float | None = None) -> str:
     """Return points as signs from low to high, right-aligned; a gap where a value is absent."""
     known = [each for each in points if each is not None and isfinite(each)]
     top = full or max(known, default=0.0)
@@ -210,7 +210,7 @@ def sparkline(points: Sequence[float | None], width: int, size: Size, full: floa
     return "".join(drawn).rjust(width)
 
 
-def _bar(amount: float | None, full: float, width: int, size: Size) -> str:
+def _bar(amount: float | None, full: float, width: int, size: Canvas) -> str:
     """Return a bar, filled to a share."""
     if amount is None or full <= 0:
         return " " * width
@@ -245,5 +245,5 @@ def _value(entry: Entry, name: str) -> float | None:
     return float(found) if isinstance(found, int | float) else None
 
 
-def _dot(size: Size) -> str:
+def _dot(size: Canvas) -> str:
     return "•" if size.blocks else "*"

@@ -18,7 +18,7 @@ from rich.control import Control
 from rich.text import Text
 
 from vllm_vitals.top.book import Book
-from vllm_vitals.top.draw import Size, draw
+from vllm_vitals.top.draw import Canvas, draw
 from vllm_vitals.top.sources import Source
 from vllm_vitals.top.view import View, keys
 
@@ -79,7 +79,7 @@ class Screen:
         self._order()
         width, height = self._console.size
         blocks = "utf" in (self._console.encoding or "").lower()
-        lines = draw(self._book, self._shown, self._view, self._source.title, Size(width, height, blocks))
+        lines = draw(self._book, self._shown, self._view, self._source.title, Canvas(width, height, blocks))
         whole = Text("\n").join(_filled(line, width) for line in lines)
         self._console.control(Control.home())
         self._console.print(whole, end="", no_wrap=True, overflow="crop", crop=False)

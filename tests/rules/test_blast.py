@@ -52,12 +52,13 @@ def test_a_share_of_the_model_is_one_page_and_one_engine_of_many_a_ticket(
     assert not verdict(fleet(number, bad, state, 600), checks, tmp_path)
 
 
-def test_a_page_of_300_victims_names_the_worst_in_fewer_than_2000_characters(tmp_path: Path) -> None:
-    rows = fleet(300, 300, State.DEATH_SPIRAL, 360, since=60)
+def test_a_page_of_150_victims_names_the_worst_in_fewer_than_2000_characters(tmp_path: Path) -> None:
+    # Of more, promtool cannot hold the samples: it stops at 10,000 a query.
+    rows = fleet(150, 150, State.DEATH_SPIRAL, 360, since=60)
     text = text_of(rows, "VLLMDeathSpiral", 105, tmp_path, severity="page")
     assert len(text) < 2000
-    assert text.startswith("300 engine(s) of llama")
-    assert "Worst first: gpu-299:8000 engine 0 (death_spiral, 303 requests), gpu-298:8000" in text
+    assert text.startswith("150 engine(s) of llama")
+    assert "Worst first: gpu-149:8000 engine 0 (death_spiral, 153 requests), gpu-148:8000" in text
 
 
 def test_nine_of_ten_dead_and_the_tenth_drowning_is_one_page(tmp_path: Path) -> None:

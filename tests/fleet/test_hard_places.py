@@ -179,7 +179,7 @@ def test_a_replay_whose_series_have_no_place_on_disk_says_the_mend(tmp_path: Pat
     told = as_nobody(tmp_path, "check", "--replay", str(recorded))
     out, err = told.communicate(timeout=120)
     assert told.returncode in (0, 1, 2)
-    assert "In the middle of its worst" in out
+    assert "Worst point, at" in out
     told = as_nobody(tmp_path, "check", "--replay", str(recorded), "--json")
     out, err = told.communicate(timeout=120)
     assert not out

@@ -51,7 +51,7 @@ def everything(folder: Path, urls: dict[str, str]) -> dict[str, Any]:
         "listen": "127.0.0.1:0",
         "interval": "100ms",
         "targets": targets,
-        "canary": {"interval": "100ms", "deadline": "50ms"},
+        "canary": {"interval": "100ms", "deadline": "50ms", "first": True},
         "flight_recorder": {"directory": str(folder / "flight")},
         "discovery": [
             {"http_sd": {"url": urls["unauthorized"], "refresh_interval": "50ms", "bearer_token_file": token}},

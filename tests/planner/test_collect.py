@@ -98,7 +98,7 @@ def test_an_api_that_stops_answering_is_not_asked_for_ever(week_url: tuple[list[
     flaky = Flaky(week_url[1], rule)
     telemetry = collect([flaky], START, week.END)
     assert len(flaky.asked) == 9
-    assert any(gap.why == "not asked: api: connection refused" for gap in telemetry.missing)
+    assert any(gap.why == "not queried: api: connection refused" for gap in telemetry.missing)
     review = build(telemetry, ReviewSettings(), "test", 0.0)
     assert review.models
     assert review.missing

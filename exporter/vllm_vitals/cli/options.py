@@ -105,8 +105,8 @@ def headers(lines: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-def access_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add ``--config`` and how to get into the servers that URLs name; the command gets ``file`` and ``access``."""
+def ways_in(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add how to get into the servers that URLs name; the command gets ``access``."""
 
     @wraps(command)
     def run(**given: Any) -> Any:
@@ -125,8 +125,13 @@ def access_options(command: Callable[..., Any]) -> Callable[..., Any]:
         }
         return command(access={key: value for key, value in access.items() if value}, **given)
 
+    return decorated(run, ACCESS_OPTIONS)
+
+
+def access_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--config`` and how to get into the servers that URLs name; the command gets ``file`` and ``access``."""
     config = click.option("--config", "file", type=FILE, help="Config file with targets, credentials and thresholds.")
-    return decorated(run, (config, *ACCESS_OPTIONS))
+    return config(ways_in(command))
 
 
 # ---------------------------------------------------------------- a config of a file and of arguments

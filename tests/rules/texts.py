@@ -1,6 +1,6 @@
 """What each alert says when it fires in its case: kept in texts.yml, compared word for word, and read by people.
 
-After a change of wording run `python -m tests.alerts.texts`, and read the difference as if woken by it.
+After a change of wording run `python -m tests.rules.texts`, and read the difference as if woken by it.
 """
 
 import json

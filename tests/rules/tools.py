@@ -1,5 +1,6 @@
 """Running Prometheus' own tools."""
 
+import os
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,11 +12,16 @@ from tests.programs import PATIENCE_S, find
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "alerts"
+# promtool makes garbage faster than anything else; collected at a quarter of the pace it takes a fifth less CPU, and
+# some 60 MB more.
+ENVIRONMENT = {"GOGC": "400", **os.environ}
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
     """A tool's exit code and output."""
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=PATIENCE_S, env=ENVIRONMENT
+    )
 
 
 def promtool_test(document: Mapping[str, Any], folder: Path, name: str, tool: str = "") -> str:

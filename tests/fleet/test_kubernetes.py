@@ -1,5 +1,6 @@
 """What is generated for Kubernetes, against the schemas of Kubernetes 1.37 and of the Prometheus operator."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,10 @@ SITE = Site(watched(None), shards=3, replicas=2, labels={"release": "kps"})
 def objects(site: Site = SITE, modes: frozenset[str] = frozenset({"daemon", "native"})) -> list[dict[str, Any]]:
     texts = outputs(site, modes)
     named = yaml.safe_load(texts["Kustomization"])["resources"]
-    assert set(texts) - set(named) == {"Kustomization", "chart/alerts-native.yml", "chart/alertmanagerconfig.yml"}
-    return [document for name in named for document in yaml.safe_load_all(texts[name])]
+    others = {"Kustomization", "chart/alerts-native.yml", "chart/alertmanagerconfig.yml", "routes/routes.yml"}
+    assert set(texts) - set(named) == others
+    read = [*named, "routes/routes.yml"]
+    return [document for name in read for document in yaml.load_all(texts[name], yaml.CSafeLoader)]
 
 
 EVERY = objects()
@@ -62,10 +65,31 @@ def test_the_schemas_find_mistakes(kind: str, spoil: Any) -> None:
 
 def test_all_kinds_are_there_and_names_are_given_once() -> None:
     kinds = {document["kind"] for document in EVERY}
-    assert kinds == {"ServiceAccount", "ConfigMap", "Deployment", "Service", "PodMonitor", "PrometheusRule"}
+    mine = {"PodMonitor", "PrometheusRule", "AlertmanagerConfig"}
+    assert kinds == {"ServiceAccount", "ConfigMap", "Deployment", "Service", *mine}
     names = [(document["kind"], document["metadata"]["name"]) for document in EVERY]
     assert len(set(names)) == len(names)
     assert {document["metadata"]["namespace"] for document in EVERY} == {"vllm-vitals"}
+
+
+def test_another_operator_gets_its_own_kinds_of_the_same_content() -> None:
+    """VictoriaMetrics: what is scraped, judged and routed is what Prometheus' operator is given."""
+    victoria = objects(dataclasses.replace(SITE, operator="victoria-metrics"))
+    for document in victoria:
+        test_every_object_is_one_that_the_cluster_takes(document)
+    kinds = {"PodMonitor": "VMPodScrape", "PrometheusRule": "VMRule"}
+    for ours, theirs in zip(EVERY, victoria, strict=True):
+        if ours["kind"] in kinds:
+            assert theirs["apiVersion"] == "operator.victoriametrics.com/v1beta1"
+            assert theirs["kind"] == kinds[ours["kind"]]
+            assert (theirs["spec"], theirs["metadata"]) == (ours["spec"], ours["metadata"])
+        elif ours["kind"] != "AlertmanagerConfig":
+            assert theirs == ours
+    routes = yaml.safe_load((ROOT / "alerts" / "alertmanager.yml").read_text())
+    assert victoria[-1]["kind"] == "VMAlertmanagerConfig"
+    assert {**routes, "receivers": victoria[-1]["spec"]["receivers"]} == victoria[-1]["spec"]
+    names = [receiver["name"] for receiver in victoria[-1]["spec"]["receivers"]]
+    assert names == [receiver["name"] for receiver in routes["receivers"]]
 
 
 def test_what_selects_finds_what_it_means() -> None:
@@ -128,6 +152,7 @@ def test_the_committed_file_is_up_to_date_and_a_bad_config_is_one_line(tmp_path:
     assert typed("kubernetes", "check", "-o", ROOT / "deploy/kubernetes").exit_code == 0
     bad = tmp_path / "bad.yml"
     bad.write_text("discovery: [{}]\n")
+    assert typed("kubernetes", "build", "--for", "zabbix", "--out", tmp_path).exit_code == 2
     done = typed("kubernetes", "build", "--config", bad, "--out", tmp_path)
     assert done.exit_code == 2
     assert done.stderr == f"vllm-vitals: {bad}: discovery[0].dns_sd: give exactly one of file_sd, http_sd and dns_sd\n"

@@ -56,7 +56,15 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
                 "labels",
                 multiple=True,
                 callback=_labels,
-                help="Label that the Prometheus operator selects: NAME=VALUE (repeatable).",
+                help="Label that the operator selects: NAME=VALUE (repeatable).",
+            ),
+            click.option(
+                "--for",
+                "operator",
+                type=click.Choice(["prometheus-operator", "victoria-metrics"]),
+                default="prometheus-operator",
+                show_default=True,
+                help="Operator whose objects scrape, judge and route.",
             ),
             mode_option("daemon"),
             out_option("kubernetes"),
@@ -88,12 +96,12 @@ def check(out: Path, **site: Any) -> None:
 
 def _generated(
     file: Path | None, limits: Path | None, namespace: str, image: str, shards: int, replicas: int,
-    labels: dict[str, str], modes: frozenset[str],
+    labels: dict[str, str], modes: frozenset[str], operator: str,
 ) -> dict[str, str]:  # fmt: skip
     with needing_packages():
         from vllm_vitals.config import section  # noqa: PLC0415
         from vllm_vitals.kubernetes.build import outputs, watched  # noqa: PLC0415 - needs the generators' extras
         from vllm_vitals.kubernetes.objects import Site  # noqa: PLC0415
-    site = Site(watched(file), namespace, image, shards, replicas, labels=labels)
+    site = Site(watched(file), namespace, image, shards, replicas, labels=labels, operator=operator)
     source = limits or file
     return outputs(site, modes, None if source is None else section.alerts(source))

@@ -9,12 +9,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vllm_vitals import __version__
+from vllm_vitals.rules.formats import OPERATOR_API, VICTORIA_API
 
 Object = dict[str, Any]
 NAME = "vllm-vitals"
 PORT = 9840
 USER = 65532
 IMAGE = f"{NAME}:{__version__}"
+# By operator what scrapes pods; the fields that are used here have the same names in both.
+MONITORS = {"prometheus-operator": (OPERATOR_API, "PodMonitor"), "victoria-metrics": (VICTORIA_API, "VMPodScrape")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,7 @@ class Site:
     replicas: int = 1
     interval: str = "15s"
     labels: dict[str, str] = field(default_factory=dict)
+    operator: str = "prometheus-operator"
 
 
 def everything(site: Site) -> list[Object]:
@@ -114,13 +118,14 @@ def pod_monitor(site: Site) -> Object:
         "selector": {"matchLabels": {"app.kubernetes.io/name": NAME}},
         "podMetricsEndpoints": [endpoint],
     }
-    return _object(site, "monitoring.coreos.com/v1", "PodMonitor", NAME, site.labels, spec=spec)
+    api, kind = MONITORS[site.operator]
+    return _object(site, api, kind, NAME, site.labels, spec=spec)
 
 
 def placed(document: Object, site: Site) -> Object:
     """Return an object that was built elsewhere, put into the site's namespace, with its labels."""
     metadata = document["metadata"]
-    operator = document["apiVersion"].startswith("monitoring.coreos.com/")
+    operator = document["apiVersion"] in (OPERATOR_API, VICTORIA_API)
     labels = {**metadata.get("labels", {}), **(site.labels if operator else {})}
     return {**document, "metadata": {**metadata, "namespace": site.namespace, "labels": labels}}
 

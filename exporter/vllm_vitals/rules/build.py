@@ -6,7 +6,6 @@ same bytes, and nothing is written that the linter finds fault with.
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from typing import Any
 from urllib.parse import urlsplit
 
 from vllm_vitals.config.alerts import Config
@@ -29,8 +28,9 @@ from vllm_vitals.rules import (
     slo,
     ticket,
 )
+from vllm_vitals.rules.formats import FORMATS, Documents
 from vllm_vitals.rules.lint import lint
-from vllm_vitals.rules.model import Group, Recording, dump, groups_dict
+from vllm_vitals.rules.model import Group, Recording, dump
 from vllm_vitals.rules.transforms import PASSES, only_native
 from vllm_vitals.vllm.lookup import family
 
@@ -73,25 +73,16 @@ def findings(config: Config, files: Mapping[str, tuple[Group, ...]]) -> list[str
     return [str(finding) for finding in lint(config, every, frozenset(runbook.GUIDANCE))]
 
 
-def outputs(config: Config, modes: frozenset[str] = frozenset(MODES), operator: bool = False) -> dict[str, str]:
-    """Return every file to write, by path relative to the output directory."""
-    files = rules(config, modes)
-    texts = {f"{name}.yml": _rule_file(name, groups, operator) for name, groups in files.items()}
-    texts["alertmanager.yml"] = dump(routing.document(config))
-    return texts | {f"runbooks/{name}": text for name, text in runbook.render(config, files["alerts"]).items()}
+def documents(config: Config, modes: frozenset[str], form: str) -> Documents:
+    """Return rules and routes by file name; ``form`` is one of `FORMATS`."""
+    return FORMATS[form](rules(config, modes), routing.document(config))
 
 
-def _rule_file(name: str, groups: tuple[Group, ...], operator: bool) -> str:
-    document: dict[str, Any] = groups_dict(groups)
-    if operator:
-        metadata = {"name": f"vllm-vitals-{name}", "labels": {"app.kubernetes.io/name": "vllm-vitals"}}
-        document = {
-            "apiVersion": "monitoring.coreos.com/v1",
-            "kind": "PrometheusRule",
-            "metadata": metadata,
-            "spec": document,
-        }
-    return dump(document)
+def outputs(config: Config, modes: frozenset[str] = frozenset(MODES), form: str = "prometheus") -> dict[str, str]:
+    """Return every file to write, by path relative to the output directory; ``form`` is one of `FORMATS`."""
+    texts = {name: dump(document) for name, document in documents(config, modes, form).items()}
+    alerts = rules(config, modes)["alerts"]
+    return texts | {f"runbooks/{name}": text for name, text in runbook.render(config, alerts).items()}
 
 
 def note_on_links(config: Config) -> str:

@@ -12,8 +12,9 @@ from vllm_vitals.generated import config_option, drift, mode_option, needing_pac
 def _options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that build and check share."""
     form = click.option(
-        "--format", "form", type=click.Choice(["prometheus", "operator"]), default="prometheus", show_default=True,
-        help="Rule files, or PrometheusRule objects for the operator.",
+        "--format", "form", type=click.Choice(["prometheus", "operator", "victoria-metrics", "mimir", "grafana"]),
+        default="prometheus", show_default=True,
+        help="Rule files; PrometheusRule or VMRule objects; files of mimirtool; or alerts that Grafana evaluates.",
     )  # fmt: skip
     return config_option(mode_option("both")(form(out_option("alerts")(command))))
 
@@ -52,6 +53,5 @@ def _generated(path: Path | None, modes: frozenset[str], form: str) -> tuple[dic
     if faults := rules_build.findings(config, rules_build.rules(config, modes)):
         raise click.ClickException("\n".join(faults))
     notes = rules_build.notes(config, published=path is not None)
-    operator = form == "operator"
-    texts = rules_build.outputs(config, modes, operator)
-    return {**texts, "README.md": readme.render(texts, operator=operator)}, notes
+    texts = rules_build.outputs(config, modes, form)
+    return {**texts, "README.md": readme.render(texts, form)}, notes

@@ -16,6 +16,7 @@ from tests.fleet.test_kubernetes import test_every_object_is_one_that_the_cluste
 from tests.programs import missing
 from vllm_vitals import __version__
 from vllm_vitals.config import loader
+from vllm_vitals.kubernetes import presets
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy" / "helm" / "vllm-vitals"
@@ -123,6 +124,30 @@ def test_helm_lint_has_nothing_but_the_missing_icon(values: Object) -> None:
     assert [message["error"] for message in report["messages"]] == ["icon is recommended"]
 
 
+def test_presets_are_those_of_kubernetes_build() -> None:
+    chosen = [("llm-d", 8000), ("llm-d", 8200), ("aibrix", 8080), ("dynamo", 9090)]
+    listed = [{"name": name, "namespace": "serving", "port": port} for name, port in chosen]
+    del listed[0]["port"]
+    values = {"presets": listed, "networkPolicy": {"enabled": True}}
+    ours = [presets.Chosen(name, port, "serving") for name, port in chosen]
+    services = [each for each in rendered(values) if each["metadata"]["namespace"] == "serving"]
+    for each in services:
+        assert_taken(each)
+    # Helm sorts by name
+    by_port = sorted(services, key=lambda each: [port for _, port in chosen].index(each["spec"]["ports"][0]["port"]))
+    assert [each["spec"] for each in by_port] == [presets.service(one)["spec"] for one in ours]
+    [config] = [each for each in of("ConfigMap", values) if "config.yml" in each["data"]]
+    found = yaml.safe_load(config["data"]["config.yml"])["discovery"]
+    hosts = {f"{each['metadata']['name']}.serving.svc.cluster.local" for each in services}
+    assert {entry["dns_sd"]["names"][0] for entry in found} == hosts
+    assert [entry["dns_sd"]["port"] for entry in found] == [port for _, port in chosen]
+    loader.build("", {"discovery": found})
+    [policy] = of("NetworkPolicy", values)
+    assert {port["port"] for rule in policy["spec"]["egress"] for port in rule["ports"]} == {53, 8000, 8080, 8200, 9090}
+    pods = [of("Deployment", each)[0]["spec"]["template"] for each in ({}, values)]
+    assert pods[0]["metadata"]["annotations"] != pods[1]["metadata"]["annotations"]
+
+
 @pytest.mark.parametrize(
     ("values", "named"),
     [
@@ -130,6 +155,8 @@ def test_helm_lint_has_nothing_but_the_missing_icon(values: Object) -> None:
         ({"replicas": 0}, "replicas"),
         ({"monitor": {"kind": "Podmonitor"}}, "kind"),
         ({"image": {"digest": "sha256:abc"}}, "digest"),
+        ({"presets": [{"name": "llmd", "namespace": "a"}]}, "name"),
+        ({"presets": [{"name": "llm-d"}]}, "namespace"),
         ({"alertmanagerConfig": {"receivers": [{"name": "oncall"}]}}, "name"),
     ],
 )

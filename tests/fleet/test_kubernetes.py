@@ -24,7 +24,8 @@ SITE = Site(watched(None), shards=3, replicas=2, labels={"release": "kps"})
 def objects(site: Site = SITE, modes: frozenset[str] = frozenset({"daemon", "native"})) -> list[dict[str, Any]]:
     texts = outputs(site, modes)
     named = yaml.safe_load(texts["Kustomization"])["resources"]
-    others = {"Kustomization", "chart/alerts-native.yml", "chart/alertmanagerconfig.yml", "routes/routes.yml"}
+    chart = {f"chart/{name}.yml" for name in ("alerts-native", "alertmanagerconfig", "presets")}
+    others = {"Kustomization", "routes/routes.yml", *chart}
     assert set(texts) - set(named) == others
     read = [*named, "routes/routes.yml"]
     return [document for name in read for document in yaml.load_all(texts[name], yaml.CSafeLoader)]

@@ -6,16 +6,16 @@ receivers before it is applied, and below chart/ what the Helm chart links to. I
 bytes, and the config inside has passed the daemon's own check.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import yaml
 
-from vllm_vitals.config import loader
+from vllm_vitals.config import loader, section
 from vllm_vitals.config.alerts import Config as AlertConfig
 from vllm_vitals.dashboards import build as dashboards_build
 from vllm_vitals.dashboards.site import Site as DashboardSite
-from vllm_vitals.kubernetes import chart
+from vllm_vitals.kubernetes import chart, presets
 from vllm_vitals.kubernetes.objects import Object, Site, everything, placed
 from vllm_vitals.rules import build as rules_build
 from vllm_vitals.rules import routing
@@ -37,7 +37,7 @@ def outputs(
     boards = dashboards_build.as_configmaps(dashboards_build.build(DashboardSite(config=limits)))
     maps = [yaml.safe_load(text) for text in boards.values()]
     manifests = {
-        "vllm-vitals.yml": _file(everything(site)),
+        "vllm-vitals.yml": _file([*everything(site), *map(presets.service, site.presets)]),
         "rules.yml": _file(placed(document, site) for document in objects),
         "dashboards.yml": _file(placed(document, site) for document in maps),
     }
@@ -63,8 +63,13 @@ def _file(objects: Iterable[Object]) -> str:
     return HEADER + "".join(dump(document, "---\n") for document in objects)
 
 
-def watched(file: Path | None) -> str:
-    """Return the text of the daemon's config, checked; without a file the example that pods are discovered with."""
+def watched(file: Path | None, chosen: Sequence[presets.Chosen] = ()) -> str:
+    """Return the text of the daemon's config, checked; without a file the example, which finds pods as chosen."""
     path = file or _EXAMPLE
+    text = path.read_text(encoding="utf-8")
+    if chosen and file is None:
+        config = {**section.document(path), "discovery": [presets.discovery(one) for one in chosen]}
+        loader.build(str(path), config, path.parent)
+        return dump(config, f"# What `--preset {' --preset '.join(map(str, chosen))}` watches.\n")
     loader.load(path)
-    return path.read_text(encoding="utf-8")
+    return text

@@ -1,14 +1,15 @@
 """What the Helm chart takes from the generators, beside the committed rules and dashboards that it links to.
 
-Input: the alert config. Output: `alerts-native.yml`, the alerts that need no daemon, and `alertmanagerconfig.yml`,
-routes and inhibitions as the spec of an AlertmanagerConfig. Invariant: both say what alerts/ says. The chart adds
-receivers.
+Input: the alert config. Output: `alerts-native.yml`, the alerts that need no daemon, `alertmanagerconfig.yml`, routes
+and inhibitions as the spec of an AlertmanagerConfig, and `presets.yml`, the pods of each platform. Invariant: they say
+what alerts/ and `presets` say. The chart adds receivers.
 """
 
 import re
 from typing import Any
 
 from vllm_vitals.config.alerts import Config
+from vllm_vitals.kubernetes import presets
 from vllm_vitals.rules import build as rules_build
 from vllm_vitals.rules import routing
 from vllm_vitals.rules.model import dump
@@ -22,6 +23,7 @@ def outputs(limits: Config, header: str) -> dict[str, str]:
     return {
         "alerts-native.yml": native["alerts.yml"],
         "alertmanagerconfig.yml": dump(alertmanager_spec(routing.document(limits)), header),
+        "presets.yml": dump(presets.table(), header),
     }
 
 

@@ -2,15 +2,18 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from vllm_vitals import __version__
 from vllm_vitals.generated import drift, mode_option, needing_packages, out_option, report, write
 
+if TYPE_CHECKING:
+    from vllm_vitals.kubernetes.presets import Chosen
+
 # the others only wrap what alerts/ and dashboards/ hold
-COMMITTED = ("vllm-vitals.yml", "chart/alerts-native.yml", "chart/alertmanagerconfig.yml")
+COMMITTED = ("vllm-vitals.yml", "chart/alerts-native.yml", "chart/alertmanagerconfig.yml", "chart/presets.yml")
 
 
 def _labels(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
@@ -20,12 +23,33 @@ def _labels(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> di
     return {name: value for name, _, value in pairs}
 
 
+def _presets(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> tuple["Chosen", ...]:
+    from vllm_vitals.kubernetes.presets import parse  # noqa: PLC0415
+
+    try:
+        chosen = tuple(parse(text) for text in given)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+    if len(set(chosen)) < len(chosen):
+        raise click.BadParameter("the same pods twice: give each platform, port and namespace once")
+    return chosen
+
+
 def _options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that build and check share."""
     for option in reversed(
         (
             click.option(
                 "--config", "file", type=click.Path(path_type=Path), help="Config file of the daemon to deploy."
+            ),
+            click.option(
+                "--preset",
+                "chosen",
+                multiple=True,
+                callback=_presets,
+                metavar="NAME[:PORT][@NAMESPACE]",
+                help="Platform whose vLLM pods to discover: kserve, llm-d, production-stack, ray-serve, aibrix, dynamo "
+                "(repeatable).",
             ),
             click.option(
                 "--alerts",
@@ -96,12 +120,15 @@ def check(out: Path, **site: Any) -> None:
 
 def _generated(
     file: Path | None, limits: Path | None, namespace: str, image: str, shards: int, replicas: int,
-    labels: dict[str, str], modes: frozenset[str], operator: str,
+    labels: dict[str, str], modes: frozenset[str], operator: str, chosen: tuple["Chosen", ...],
 ) -> dict[str, str]:  # fmt: skip
     with needing_packages():
         from vllm_vitals.config import section  # noqa: PLC0415
         from vllm_vitals.kubernetes.build import outputs, watched  # noqa: PLC0415 - needs the generators' extras
         from vllm_vitals.kubernetes.objects import Site  # noqa: PLC0415
-    site = Site(watched(file), namespace, image, shards, replicas, labels=labels, operator=operator)
+    if file is not None and chosen:
+        raise click.UsageError("give either --config, which has a discovery of its own, or --preset")
+    config = watched(file, chosen)
+    site = Site(config, namespace, image, shards, replicas, labels=labels, operator=operator, presets=chosen)
     source = limits or file
     return outputs(site, modes, None if source is None else section.alerts(source))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vllm_vitals import __version__
+from vllm_vitals.kubernetes.presets import Chosen
 from vllm_vitals.rules.formats import OPERATOR_API, VICTORIA_API
 
 Object = dict[str, Any]
@@ -32,6 +33,7 @@ class Site:
     interval: str = "15s"
     labels: dict[str, str] = field(default_factory=dict)
     operator: str = "prometheus-operator"
+    presets: tuple[Chosen, ...] = ()
 
 
 def everything(site: Site) -> list[Object]:

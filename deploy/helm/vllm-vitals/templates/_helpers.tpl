@@ -57,3 +57,34 @@ timeoutSeconds: 3
 {{- end -}}
 
 {{- /* TLS or a login on the port: the probe only connects, as the kubelet has no credentials. */ -}}
+
+{{- /* The presets of the values, with the platform's port and the Service that is made for each: a YAML list. */ -}}
+{{- define "vllm-vitals.presets" -}}
+{{- $root := . -}}
+{{- $table := .Files.Get "files/presets.yml" | fromYaml -}}
+{{- $out := list -}}
+{{- range .Values.presets -}}
+{{- $preset := get $table .name -}}
+{{- $port := .port | default $preset.port | int -}}
+{{- $value := hasSuffix "/port" $preset.label | ternary ($port | toString) $preset.value -}}
+{{- $name := printf "%s-%s" (include "vllm-vitals.fullname" $root) .name -}}
+{{- if ne $port (int $preset.port) -}}{{- $name = printf "%s-%d" $name $port -}}{{- end -}}
+{{- $out = append $out (dict "service" $name "namespace" .namespace "port" $port "label" $preset.label "value" $value) -}}
+{{- end -}}
+{{ toJson $out }}
+{{- end -}}
+
+{{- /* The daemon's config: presets take the place of its discovery. */ -}}
+{{- define "vllm-vitals.config" -}}
+{{- $config := deepCopy .Values.config -}}
+{{- if .Values.presets -}}
+{{- $found := list -}}
+{{- range include "vllm-vitals.presets" . | fromJsonArray -}}
+{{- $host := printf "%s.%s.svc.cluster.local" .service .namespace -}}
+{{- $sd := dict "names" (list $host) "type" "A" "port" (int .port) "refresh_interval" "15s" -}}
+{{- $found = append $found (dict "dns_sd" $sd "labels" (dict "namespace" .namespace)) -}}
+{{- end -}}
+{{- $config = set $config "discovery" $found -}}
+{{- end -}}
+{{ toYaml $config }}
+{{- end -}}

@@ -3,6 +3,7 @@
 import json
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,13 @@ import pytest
 import yaml
 
 from tests.programs import current, missing
+from vllm_vitals.config import loader
 from vllm_vitals.config.section import alerts
 from vllm_vitals.dashboards import links
 from vllm_vitals.rules.model import dump
 from vllm_vitals.rules.routing import document
+from vllm_vitals.scrape.discovery import DnsSource
+from vllm_vitals.simulator.scenarios import SCENARIOS
 
 ROOT = Path(__file__).parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
@@ -99,9 +103,14 @@ def test_services_wait_until_what_they_need_is_healthy(name: str) -> None:
         assert how.get("required", True) or SERVICES[other].get("profiles")
 
 
-def test_only_the_simulator_has_a_profile_and_no_secret_is_written_here() -> None:
-    assert [name for name, service in SERVICES.items() if "profiles" in service] == ["simulator"]
-    assert SERVICES["simulator"]["profiles"] == ["simulated"]
+FLEET = {"fleet-chat", "fleet-code", "fleet-long"}
+
+
+def test_only_simulated_servers_have_a_profile_and_no_secret_is_written_here() -> None:
+    profiles = {name: [filled(each) for each in service.get("profiles", ())] for name, service in SERVICES.items()}
+    assert {name for name, named in profiles.items() if named} == {"simulator", *FLEET}
+    assert profiles["simulator"] == [ENV["COMPOSE_PROFILES"]] == ["simulated"]
+    assert all(profiles[name] == ["fleet"] for name in FLEET)
     text = (ROOT / "docker-compose.yml").read_text(encoding="utf-8") + (ROOT / ".env").read_text(encoding="utf-8")
     assert not re.search(r"(?i)(password|token|secret)\s*[:=]\s*\S", text)
     assert "latest" not in text
@@ -168,16 +177,74 @@ def compose(*arguments: str, **env: str) -> str:
     return done.stdout
 
 
-def test_compose_accepts_the_file_and_starts_the_simulator_by_itself() -> None:
-    assert set(compose("config", "--services").split()) == set(SERVICES)
+TARGETS = {"VLLM_TARGETS": "http://gpu-1:8000 http://gpu-2:8000"}
+STACK = set(SERVICES) - {"simulator", *FLEET}
+# what the shell says -> the servers that are simulated, the config that is mounted, and where logs are read
+WAYS: list[tuple[dict[str, str], set[str], str, str]] = [
+    ({}, {"simulator"}, "simulated.yml", "logs"),
+    ({"COMPOSE_PROFILES": "fleet"}, FLEET, "fleet.yml", "logs"),
+    (TARGETS, set(), "simulated-of-targets.yml", "logs"),
+    ({"COMPOSE_PROFILES": "real", **TARGETS}, set(), "real-of-targets.yml", "logs"),
+    ({"COMPOSE_PROFILES": "logs", "VLLM_LOGS": "/srv/log", **TARGETS}, set(), "logs-of-targets.yml", "/srv/log"),
+    ({"VLLM_CONFIG": "./mine.yml"}, set(), "mine.yml", "logs"),
+]
+ways = pytest.mark.parametrize(("env", "simulated", "config", "logs"), WAYS)
 
 
-@pytest.mark.parametrize(
-    "env", [{"VLLM_TARGETS": "http://gpu-1:8000 http://gpu-2:8000"}, {"VLLM_CONFIG": "./mine.yml"}]
-)
-def test_with_real_servers_the_simulator_is_not_started(env: dict[str, str]) -> None:
-    assert set(compose("config", "--services", **env).split()) == set(SERVICES) - {"simulator"}
-    exporter = json.loads(compose("config", "--format", "json", **env))["services"]["exporter"]
+def podman(folder: Path, **env: str) -> dict[str, Any]:
+    """podman-compose's reading of the file. It asks for podman's version first, and for no more of it."""
+    command = Path(sys.executable).with_name("podman-compose")
+    if not command.exists():
+        missing("no podman-compose: pip install podman-compose")
+    (folder / "podman").write_text("#!/bin/sh\necho podman version 5.4.0\n")
+    (folder / "podman").chmod(0o755)
+    plain = {"PATH": f"{folder}:/usr/bin:/bin", "HOME": "/nonexistent"}
+    done = subprocess.run([command, "config"], cwd=ROOT, env=plain | env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    read: dict[str, Any] = yaml.safe_load(done.stdout)
+    return read
+
+
+@ways
+def test_each_profile_starts_its_servers_and_mounts_its_config(
+    env: dict[str, str], simulated: set[str], config: str, logs: str
+) -> None:
+    read = json.loads(compose("config", "--format", "json", **env))["services"]
+    assert set(read) == STACK | simulated
+    exporter = read["exporter"]
     assert exporter["command"][5:] == env.get("VLLM_TARGETS", "").split()
-    source = Path(exporter["volumes"][0]["source"]).name
-    assert source == ("mine.yml" if "VLLM_CONFIG" in env else "config-of-targets.yml")
+    assert [Path(each["source"]).name for each in exporter["volumes"]] == [config, Path(logs).name]
+    if config != "mine.yml":
+        assert loader.load(ROOT / "deploy" / "exporter" / config)
+    assert sum(read[name]["deploy"].get("replicas", 1) for name in simulated) == {1: 1, 3: 10}.get(len(simulated), 0)
+
+
+@pytest.mark.parametrize(("env", "simulated", "config", "logs"), [WAYS[0], WAYS[1], WAYS[4]])
+def test_podman_compose_reads_the_same(
+    env: dict[str, str], simulated: set[str], config: str, logs: str, tmp_path: Path
+) -> None:
+    read = podman(tmp_path, **env)["services"]
+    assert set(read) == STACK | simulated
+    mounts = [mount if isinstance(mount, str) else mount["source"] for mount in read["exporter"]["volumes"]]
+    assert f"/{config}" in mounts[0]
+    assert mounts[1].split(":")[0] == logs
+    for name in simulated & FLEET:
+        assert read[name]["deploy"]["replicas"] == SERVICES[name]["deploy"]["replicas"]
+
+
+def test_the_fleet_is_three_models_whose_replicas_differ() -> None:
+    config = loader.load(ROOT / "deploy" / "exporter" / "fleet.yml")
+    source = config.discovery[0].source
+    assert isinstance(source, DnsSource)
+    assert set(source.names) == FLEET
+    commands = [SERVICES[name]["command"] for name in sorted(FLEET)]
+    assert len({re.search(r"model_name=(\S+)", command)[1] for command in commands}) == 3  # type: ignore[index]
+    for command in commands:
+        scenario = re.search(r"--scenario (\S+)", command)
+        assert scenario is not None
+        assert scenario[1] in {known.name for known in SCENARIOS}
+    script = SERVICES["fleet-chat"]["entrypoint"][2].replace("$$", "$").replace("exec vllm-vitals", "echo")
+    said = subprocess.run(
+        ["sh", "-c", script, "simulate", "--port", "8000"], capture_output=True, text=True, check=True
+    ).stdout
+    assert re.fullmatch(r"simulate --seed \d{1,4} --skip \d{1,3}s --port 8000\n", said)

@@ -135,8 +135,8 @@ PROVEN: Mapping[str, tuple[Row, ...]] = {
     ),
     "some_fail": (
         Row(
-            {"finishes": Finishes(60, 190, 10, 0)},
-            {"finishes": (Finishes(60, 191, 10, 0), Finishes(60, 9, 9, 0), None)},
+            {"some_errors": Finishes(60, 190, 10, 0)},
+            {"some_errors": (Finishes(60, 191, 10, 0), Finishes(60, 9, 9, 0), None)},
         ),
     ),
     "kv_held": (
@@ -211,8 +211,8 @@ STAYS: Mapping[str, tuple[Row, ...]] = {
     ),
     "some_fail": (
         Row(
-            {"finishes": Finishes(60, 195, 5, 0)},
-            {"finishes": (Finishes(60, 196, 5, 0), Finishes(60, 4, 4, 0), None)},
+            {"some_errors": Finishes(60, 195, 5, 0)},
+            {"some_errors": (Finishes(60, 196, 5, 0), Finishes(60, 4, 4, 0), None)},
         ),
     ),
     "kv_held": PROVEN["kv_held"],

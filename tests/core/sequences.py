@@ -102,6 +102,7 @@ class Engine:
         started: float = 0.0,
         preempted: float = 0.0,
         finished: float = 0.0,
+        failed: float = 0.0,
         twice: float = 0.0,
         cut: float = 0.0,
         steps: float = 0.0,
@@ -111,7 +112,7 @@ class Engine:
         lengths: tuple[float, float] = (500.0, 200.0),
         **gauges: object,
     ) -> EngineSnapshot:
-        """One sample later: ``finished`` requests of ``lengths`` (prompt, output), of which ``cut`` ended by length."""
+        """One sample later: ``finished`` requests of ``lengths`` (prompt, output), ``cut`` by length; ``failed``."""
         s, h = self.sample, dict(self.sample.histograms)
         self.at += seconds
         plus = (
@@ -124,7 +125,8 @@ class Engine:
         if s.prompt_tokens_computed is not None:
             changes["prompt_tokens_computed"] = s.prompt_tokens_computed + prompts
         if s.responses is not None:
-            changes["responses"] = {"stop": s.responses["stop"] + finished - cut, "length": s.responses["length"] + cut}
+            ends = {"stop": finished - cut, "length": cut, "error": failed}
+            changes["responses"] = {reason: s.responses.get(reason, 0.0) + n for reason, n in ends.items()}
         seen = (
             ("request_prompt_tokens", lengths[0], finished),
             ("request_output_tokens", lengths[1], finished),

@@ -229,7 +229,7 @@ def test_a_slowdown_is_told_in_milliseconds_against_its_usual() -> None:
 
 @pytest.mark.parametrize(("errors", "said"), [(25.0, True), (24.0, False)])
 def test_errors_beside_good_finishes_are_told_from_half_their_share(errors: float, said: bool) -> None:
-    told = lines(State.DEGRADED, finishes=Finishes(60.0, 1000.0 - errors, errors, 0.0))
+    told = lines(State.DEGRADED, some_errors=Finishes(60.0, 1000.0 - errors, errors, 0.0))
     assert (line("end in error", told) is not None) is said
     assert not said or numbers("end in error", told) == (0.025, 0.05)
 

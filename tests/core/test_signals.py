@@ -110,6 +110,29 @@ def test_ends_are_over_the_shortest_span_that_holds_ten_of_them() -> None:
     assert signals.finishes(window, slow, LIMITS) == Finishes(120.0, 5.0, 10.0, 0.0)
 
 
+def test_a_small_share_of_errors_is_over_the_shortest_span_that_holds_ten_of_them() -> None:
+    window = Window(90.0, 600.0)
+    # 30 finishes and 2 errors a minute: ten finishes in the fast window, ten errors in five minutes
+    for minute in range(11):
+        counts = {"stop": 30.0 * minute, "error": 2.0 * minute}
+        window.push(60.0 * minute, replace(ZERO, responses=counts))
+    slow = window.span(600.0)
+    assert slow is not None
+    assert signals.finishes(window, slow, LIMITS) == Finishes(60.0, 30.0, 2.0, 0.0)
+    assert signals.some_errors(window, slow, LIMITS) == Finishes(300.0, 150.0, 10.0, 0.0)
+
+
+@pytest.mark.parametrize(("errors", "found"), [(9.0, Finishes(600.0, 100.0, 9.0, 0.0)), (0.0, None)])
+def test_where_too_few_fail_the_share_is_over_the_slow_window(errors: float, found: Finishes | None) -> None:
+    window = Window(90.0, 600.0)
+    window.push(0.0, ZERO)
+    window.push(540.0, replace(ZERO, responses={"stop": 90.0, "error": errors}))
+    window.push(600.0, replace(ZERO, responses={"stop": 100.0, "error": errors}))
+    slow = window.span(600.0)
+    assert slow is not None
+    assert signals.some_errors(window, slow, LIMITS) == found
+
+
 def test_shares_of_ends_are_of_all_and_none_of_none() -> None:
     one = Finishes(60.0, 5.0, 3.0, 2.0)
     assert (one.all, one.error_share, one.abort_share, one.repetition) == (10.0, 0.3, 0.2, 0.0)

@@ -112,11 +112,17 @@ def test_no_input_breaks_the_machine_and_a_replay_gives_the_same_states(polls: l
     assert play() == play()
 
 
+def ended(good: float, errors: float) -> dict[str, Finishes]:
+    """A minute that holds enough finishes and enough errors."""
+    minute = Finishes(60, good, errors, 0)
+    return {"finishes": minute, "some_errors": minute}
+
+
 @pytest.mark.parametrize(
     ("facts", "state"),
     [
         # the shares of errors and of 5xx are never added
-        ({"answers": FailingAnswers(10, 25, 60, 0.4, 1.0), "finishes": Finishes(60, 30, 20, 0)}, State.DEGRADED),
+        ({"answers": FailingAnswers(10, 25, 60, 0.4, 1.0), **ended(30, 20)}, State.DEGRADED),
         ({"finishes": Finishes(60, 0, 0, 40)}, State.HEALTHY),  # given up: neither errors nor completions
         ({"seconds_without_progress": 90.0, "paused_since": 0.0}, State.PAUSED),
         ({"paused_since": 0.0, "asleep": True}, State.ASLEEP),
@@ -130,7 +136,7 @@ def test_what_fails_and_what_is_paused(facts: dict[str, object], state: State) -
 
 def test_failing_becomes_degraded_once_a_quarter_fails_for_a_minute() -> None:
     machine = Machine()
-    assert after(40, replace(CALM, finishes=Finishes(60, 0, 40, 0)), machine) is State.FAILING
-    few = replace(CALM, finishes=Finishes(60, 31, 10, 0))
+    assert after(40, replace(CALM, **ended(0, 40)), machine) is State.FAILING
+    few = replace(CALM, **ended(31, 10))
     assert after(55, few, machine, start=400) is State.FAILING
     assert after(10, few, machine, start=460) is State.DEGRADED

@@ -226,6 +226,7 @@ class EngineEvaluator:
             decodes=view.role in (Role.SERVE, Role.DECODE),
             paused_since=server.pause.since,
             finishes=signals.finishes(self._window, view.slow, limits),
+            some_errors=signals.some_errors(self._window, view.slow, limits),
             errors_per_minute=None if errors is None else errors * 60,
             answers=server.answers.failing,
             pace=self._pace.feed(view, limits),

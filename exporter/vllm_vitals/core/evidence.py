@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from vllm_vitals.core import sizing
 from vllm_vitals.core.advice import TRUNCATED
 from vllm_vitals.core.sample import EngineSample
-from vllm_vitals.core.signals import DEFERRED, ENOUGH_FINISHES, SOME_DEFERRED
+from vllm_vitals.core.signals import DEFERRED, ENOUGH_FINISHES, SOME_DEFERRED, Finishes
 from vllm_vitals.core.snapshot import Evidence, Reading
 from vllm_vitals.core.state_machine import Facts, for_room, overloaded, recovering
 from vllm_vitals.core.states import State
@@ -159,7 +159,7 @@ def _stalled(f: Facts, readings: Readings, sample: EngineSample, limits: Thresho
 def _failing(f: Facts, readings: Readings, sample: EngineSample, limits: Thresholds) -> Iterator[Evidence]:
     ended, answers = f.finishes, f.answers
     if ended is not None and ended.errors:
-        yield _errors(f, limits.failing_share)
+        yield _errors(ended, limits.failing_share)
     if answers is not None:
         yield Evidence(
             f"inference requests answered 5xx: {answers.share:.0%} ({answers.failed:.0f} of {answers.answers:.0f} in "
@@ -171,9 +171,7 @@ def _failing(f: Facts, readings: Readings, sample: EngineSample, limits: Thresho
     yield from _queue(f, sample)
 
 
-def _errors(f: Facts, threshold: float) -> Evidence:
-    ended = f.finishes
-    assert ended is not None  # noqa: S101 - the callers look first
+def _errors(ended: Finishes, threshold: float) -> Evidence:
     counts = f"{ended.errors:.0f} of {ended.all:.0f} in {ended.seconds:.0f} s; threshold {threshold:.0%}"
     text = f"finished requests that end in error: {ended.error_share:.0%} ({counts})"
     return Evidence(text, ended.error_share, threshold)
@@ -193,8 +191,8 @@ def _degraded(f: Facts, readings: Readings, sample: EngineSample, limits: Thresh
         if pace.rejected and pace.acceptance is not None and pace.usual_acceptance is not None:
             text = f"draft tokens accepted: {pace.acceptance:.0%} (usual {pace.usual_acceptance:.0%}; threshold half)"
             yield Evidence(text, pace.acceptance, pace.usual_acceptance / 2)
-    if f.finishes is not None and f.finishes.error_share >= limits.degraded_error_share / 2:
-        yield _errors(f, limits.degraded_error_share)
+    if f.some_errors is not None and f.some_errors.error_share >= limits.degraded_error_share / 2:
+        yield _errors(f.some_errors, limits.degraded_error_share)
     yield from _queue(f, sample)
     yield from _throughput(readings)
 

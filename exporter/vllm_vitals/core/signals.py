@@ -16,7 +16,7 @@ from vllm_vitals.core.snapshot import Reading, Role, absent, invalid
 from vllm_vitals.core.thresholds import Thresholds
 from vllm_vitals.core.window import Span, Window, increase
 
-_COMPLETIONS = attrgetter("completions")
+_COMPLETIONS, _ERRORS = attrgetter("completions"), attrgetter("errors")
 DEFERRED = 0.5  # share of the waiting from which a queue is not for lack of slots or KV
 SOME_DEFERRED = 0.1  # ... from which it is worth a word
 STALL_GAP_S = 1.0  # an inter-token gap that a reader of the stream notices
@@ -102,7 +102,20 @@ def finishes(window: Window, slow: Span, limits: Thresholds) -> Finishes | None:
     """
     if not (slow.increase("errors") or slow.increase("aborts") or (slow.responses() or {}).get("repetition")):
         return None
-    span = window.span_with(ENOUGH_FINISHES, limits.fast_window, limits.slow_window, _ended) or slow
+    return _outcomes(window.span_with(ENOUGH_FINISHES, limits.fast_window, limits.slow_window, _ended) or slow)
+
+
+def some_errors(window: Window, slow: Span, limits: Thresholds) -> Finishes | None:
+    """Return requests by outcome over the shortest span that holds enough errors, else over the slow window.
+
+    A small share of a brisk traffic is no ten errors a minute: only a longer span proves it. None where none failed.
+    """
+    if not slow.increase("errors"):
+        return None
+    return _outcomes(window.span_with(limits.failing_errors, limits.fast_window, limits.slow_window, _ERRORS) or slow)
+
+
+def _outcomes(span: Span) -> Finishes | None:
     good, errors, aborts = span.increase("completions"), span.increase("errors"), span.increase("aborts")
     if good is None or errors is None or aborts is None:
         return None

@@ -51,6 +51,7 @@ class Facts:
     work_before: float | None = None  # requests present before the first preemption
     paused_since: float | None = None  # epoch s
     finishes: Finishes | None = None  # by outcome, over the shortest window that holds enough of them
+    some_errors: Finishes | None = None  # by outcome, over the shortest window that holds enough errors
     errors_per_minute: float | None = None  # requests that end in error now
     answers: FailingAnswers | None = None  # inference requests that the whole server answered with 5xx
     pace: Pace | None = None  # against the engine's usual at this load
@@ -107,18 +108,16 @@ def overloaded(f: Facts) -> bool:
 
 def failing(f: Facts, limits: Thresholds) -> Verdict:
     """At least half of the finished requests end in error, and at least 10."""
-    return _errors_at(f, limits.failing_share, limits.failing_errors)
+    return _errors_at(f.finishes, limits.failing_share, limits.failing_errors)
 
 
 def still_failing(f: Facts, limits: Thresholds) -> Verdict:
     """A quarter of them."""
-    return _errors_at(f, limits.failing_share / 2, limits.failing_errors / 2)
+    return _errors_at(f.finishes, limits.failing_share / 2, limits.failing_errors / 2)
 
 
-def _errors_at(f: Facts, share: float, at_least: float) -> Verdict:
-    if f.finishes is None:
-        return False
-    return f.finishes.errors >= at_least and f.finishes.error_share >= share
+def _errors_at(ended: Finishes | None, share: float, at_least: float) -> bool:
+    return ended is not None and ended.errors >= at_least and ended.error_share >= share
 
 
 def failing_answers(f: Facts, limits: Thresholds) -> Verdict:
@@ -135,12 +134,12 @@ def still_failing_answers(f: Facts, limits: Thresholds) -> Verdict:
 
 def some_fail(f: Facts, limits: Thresholds) -> Verdict:
     """Errors beside good finishes: at least 5 %, and at least 10."""
-    return _errors_at(f, limits.degraded_error_share, limits.failing_errors)
+    return _errors_at(f.some_errors, limits.degraded_error_share, limits.failing_errors)
 
 
 def still_some_fail(f: Facts, limits: Thresholds) -> Verdict:
     """Half the share."""
-    return _errors_at(f, limits.degraded_error_share / 2, limits.failing_errors / 2)
+    return _errors_at(f.some_errors, limits.degraded_error_share / 2, limits.failing_errors / 2)
 
 
 def slower(f: Facts, limits: Thresholds) -> Verdict:

@@ -131,7 +131,10 @@ _ENOUGH_ENDED = 10
 
 
 def _errors(config: Config) -> tuple[Recording, ...]:
-    """Record requests that ended in error, where any did, and all that ended over the same window."""
+    """Record requests that ended in error, where any did, and all that ended over the same window.
+
+    Twice: over a minute that holds enough finishes, and over one that holds enough errors, else over ten minutes.
+    """
     fold, identity = _fold(config), on(config.identity)
     short, long = fast(config), int(config.thresholds.slow_window)
 
@@ -142,13 +145,22 @@ def _errors(config: Config) -> tuple[Recording, ...]:
     def failed(w: int) -> str:
         return f"max {by(config.identity)} ({_increase(fold, _FAILED, w)})"
 
-    enough = f"({ended(short)}) >= {_ENOUGH_ENDED}"
-    errors = f"max {by(config.identity)} ((({failed(short)}) and {identity} ({enough})) or {failed(long)}) > 0"
+    def pair(errors: str, ends: str, enough: str) -> tuple[Recording, Recording]:
+        def chosen(count: Callable[[int], str]) -> str:
+            brief = f"({count(short)}) and {identity} ({enough})"
+            return f"max {by(config.identity)} (({brief}) or {count(long)})"
+
+        return (
+            Recording(errors, f"{chosen(failed)} > 0"),
+            Recording(ends, f"({chosen(ended)}) and {identity} {errors}"),
+        )
+
     return (
-        Recording("engine:vllm_errors:count", errors),
-        Recording(
-            "engine:vllm_ended:count",
-            f"(max {by(config.identity)} (({enough}) or {ended(long)})) and {identity} engine:vllm_errors:count",
+        *pair("engine:vllm_errors:count", "engine:vllm_ended:count", f"({ended(short)}) >= {_ENOUGH_ENDED}"),
+        *pair(
+            "engine:vllm_some_errors:count",
+            "engine:vllm_some_ended:count",
+            f"({failed(short)}) >= {number(config.thresholds.failing_errors)}",
         ),
     )
 

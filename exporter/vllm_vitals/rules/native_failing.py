@@ -54,18 +54,19 @@ def failing(config: Config) -> tuple[Recording, ...]:
     """Record the latches of failing and of errors beside good finishes (`core.state_machine`)."""
     limits = config.thresholds
 
-    def share(least: float, level: float) -> str:
-        ratio = f"engine:vllm_errors:count / (engine:vllm_ended:count > 0) >= {number(level)}"
-        return _boolean(config, f"engine:vllm_errors:count >= {number(least)} and {on(config.identity)} ({ratio})")
+    def share(least: float, level: float, errors: str = "errors", ended: str = "ended") -> str:
+        failed = f"engine:vllm_{errors}:count"
+        ratio = f"{failed} / (engine:vllm_{ended}:count > 0) >= {number(level)}"
+        return _boolean(config, f"{failed} >= {number(least)} and {on(config.identity)} ({ratio})")
 
-    least = limits.failing_errors
+    def some(least: float, level: float) -> str:
+        return share(least, level, "some_errors", "some_ended")
+
+    least, degraded = limits.failing_errors, limits.degraded_error_share
     return (
         *latch(config, "failing", share(least, limits.failing_share), share(least / 2, limits.failing_share / 2)),
-        *latch(
-            config, "some_errors", share(least, limits.degraded_error_share),
-            share(least / 2, limits.degraded_error_share / 2),
-        ),
-    )  # fmt: skip
+        *latch(config, "some_errors", some(least, degraded), some(least / 2, degraded / 2)),
+    )
 
 
 def kv_held(config: Config) -> Recording:

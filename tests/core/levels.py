@@ -11,9 +11,9 @@ from typing import Any
 
 from vllm_vitals.core.http_answers import FailingAnswers
 from vllm_vitals.core.kv_held import KvHeld
+from vllm_vitals.core.outcomes import Completions, Finishes
 from vllm_vitals.core.pace import Pace
 from vllm_vitals.core.sample import EngineSample
-from vllm_vitals.core.signals import Completions, Finishes
 from vllm_vitals.core.state_machine import Facts
 from vllm_vitals.core.window import Span
 

@@ -9,9 +9,9 @@ from tests.core.levels import CALM, PROVEN, finished
 from vllm_vitals.core.evidence import evidence
 from vllm_vitals.core.http_answers import FailingAnswers
 from vllm_vitals.core.kv_held import KvHeld
+from vllm_vitals.core.outcomes import Finishes
 from vllm_vitals.core.pace import Pace
 from vllm_vitals.core.sample import EngineSample
-from vllm_vitals.core.signals import Finishes
 from vllm_vitals.core.snapshot import Evidence, Reading
 from vllm_vitals.core.states import State
 from vllm_vitals.core.thresholds import Thresholds

@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 
 from tests.core.sequences import empty, observe
-from vllm_vitals.core import signals
+from vllm_vitals.core import outcomes, recompute_tax, signals
+from vllm_vitals.core.inferred_role import infer_role
+from vllm_vitals.core.outcomes import Completions, Finishes
+from vllm_vitals.core.recompute_tax import Context, LostShare
 from vllm_vitals.core.sample import EngineSample, Histogram
-from vllm_vitals.core.signals import Completions, Context, Finishes, Gauges, LostShare
+from vllm_vitals.core.signals import Gauges
 from vllm_vitals.core.snapshot import Reading, Role
 from vllm_vitals.core.thresholds import Thresholds
 from vllm_vitals.core.window import Span, Window
@@ -54,7 +57,7 @@ def span(seen: Seen | None = None, seconds: float = 60.0, first: EngineSample = 
 def test_a_count_exceeds_a_level_beyond_chance(
     events: float, completions: float, level: float, at_least: float, beyond: bool
 ) -> None:
-    assert signals.exceeds(events, completions, level, at_least) is beyond
+    assert outcomes.exceeds(events, completions, level, at_least) is beyond
 
 
 def test_ratios_are_over_completions_and_absent_without_their_counter() -> None:
@@ -70,7 +73,7 @@ def test_repeats_are_those_with_two_preemptions_or_more() -> None:
     seen = histograms({"request_preemptions": [(0.0, 10.0), (1.0, 6.0), (2.0, 3.0), (9.0, 1.0)]})
     for at, sample in ((0.0, first), (60.0, replace(first, responses={"stop": 20.0}, histograms=seen))):
         window.push(at, sample)
-    found = signals.completions(window, LIMITS)
+    found = outcomes.completions(window, LIMITS)
     assert found is not None
     assert (found.completions, found.repeated) == (20.0, 4.0)
 
@@ -82,7 +85,7 @@ def ended(window_s: float = 60.0, **counts: float) -> Finishes | None:
         window.push(at, sample)
     slow = window.span(600.0)
     assert slow is not None
-    return signals.finishes(window, slow, LIMITS)
+    return outcomes.finishes(window, slow, LIMITS)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +110,7 @@ def test_ends_are_over_the_shortest_span_that_holds_ten_of_them() -> None:
         window.push(at, replace(ZERO, responses={"stop": float(stop), "error": float(error)}))
     slow = window.span(600.0)
     assert slow is not None
-    assert signals.finishes(window, slow, LIMITS) == Finishes(120.0, 5.0, 10.0, 0.0)
+    assert outcomes.finishes(window, slow, LIMITS) == Finishes(120.0, 5.0, 10.0, 0.0)
 
 
 def test_a_small_share_of_errors_is_over_the_shortest_span_that_holds_ten_of_them() -> None:
@@ -118,8 +121,8 @@ def test_a_small_share_of_errors_is_over_the_shortest_span_that_holds_ten_of_the
         window.push(60.0 * minute, replace(ZERO, responses=counts))
     slow = window.span(600.0)
     assert slow is not None
-    assert signals.finishes(window, slow, LIMITS) == Finishes(60.0, 30.0, 2.0, 0.0)
-    assert signals.some_errors(window, slow, LIMITS) == Finishes(300.0, 150.0, 10.0, 0.0)
+    assert outcomes.finishes(window, slow, LIMITS) == Finishes(60.0, 30.0, 2.0, 0.0)
+    assert outcomes.some_errors(window, slow, LIMITS) == Finishes(300.0, 150.0, 10.0, 0.0)
 
 
 @pytest.mark.parametrize(("errors", "found"), [(9.0, Finishes(600.0, 100.0, 9.0, 0.0)), (0.0, None)])
@@ -130,7 +133,7 @@ def test_where_too_few_fail_the_share_is_over_the_slow_window(errors: float, fou
     window.push(600.0, replace(ZERO, responses={"stop": 100.0, "error": errors}))
     slow = window.span(600.0)
     assert slow is not None
-    assert signals.some_errors(window, slow, LIMITS) == found
+    assert outcomes.some_errors(window, slow, LIMITS) == found
 
 
 def test_shares_of_ends_are_of_all_and_none_of_none() -> None:
@@ -196,7 +199,7 @@ LENGTHS: Seen = {"request_prompt_tokens": [(100.0, 4.0)], "request_output_tokens
 def test_a_request_holds_usage_times_capacity_or_prompt_and_half_its_output(
     means: Gauges, capacity: float | None, seen: Seen, trusted: bool, context: Context | None
 ) -> None:
-    assert signals.resident_context(means, capacity, span(seen), trusted=trusted) == context
+    assert recompute_tax.resident_context(means, capacity, span(seen), trusted=trusted) == context
 
 
 CACHES = replace(ZERO, prefix_caching=True)
@@ -207,7 +210,7 @@ def lost(sample: EngineSample = CACHES, ratio: float | None = 2.0, context: floa
     finished = None
     if seen is not None:
         finished = Completions(span(seen), 10.0, None if ratio is None else 10.0 * ratio, None)
-    return signals.lost_share(sample, finished, context, block, LIMITS)
+    return recompute_tax.lost_share(sample, finished, context, block, LIMITS)
 
 
 def test_a_victim_without_prefix_caching_loses_four_tenths() -> None:
@@ -255,7 +258,7 @@ def test_with_prefix_caching_it_follows_from_lengths_and_how_many_decode(given: 
 def test_the_tax_is_what_is_computed_again_of_all_that_is_computed(
     rate: float | None, useful: float | None, context: Context | None, tax: tuple[float | None, ...]
 ) -> None:
-    found = signals.recompute_tax(rate, useful, context, LostShare(0.4, 0.1))
+    found = recompute_tax.recompute_tax(rate, useful, context, LostShare(0.4, 0.1))
     assert (found.value, found.lower, found.upper) == pytest.approx(tax)
 
 
@@ -449,14 +452,14 @@ OUT = "request_output_tokens"
     ],
 )
 def test_a_role_follows_from_twenty_finishes(last: dict[str, Any], seen: Seen, role: Role | None) -> None:
-    assert signals.infer_role(span(seen, **last), LIMITS) is role
+    assert infer_role(span(seen, **last), LIMITS) is role
 
 
 def test_failed_requests_have_no_output_and_make_no_prefill_engine() -> None:
     first = replace(ZERO, responses={"stop": 0.0, "error": 0.0})
     seen: Seen = {OUT: [(1.0, 1.0), (0.5, 400.0), (50.0, 20.0)]}
     last = {"responses": {"stop": 21.0, "error": 400.0}, "generation_tokens": 1000.0}
-    assert signals.infer_role(span(seen, first=first, **last), LIMITS) is Role.SERVE
+    assert infer_role(span(seen, first=first, **last), LIMITS) is Role.SERVE
 
 
 def test_where_too_few_finished_lately_all_that_ever_did_tell() -> None:
@@ -467,6 +470,6 @@ def test_where_too_few_finished_lately_all_that_ever_did_tell() -> None:
         ever, responses={"stop": 105.0}, generation_tokens=600.0,
         histograms=histograms({OUT: [(1.0, 100.0), (99.0, 5.0)]}),
     )  # fmt: skip
-    assert signals.infer_role(Span(0.0, 60.0, ever, last), LIMITS) is Role.PREFILL
+    assert infer_role(Span(0.0, 60.0, ever, last), LIMITS) is Role.PREFILL
     blind = replace(last, histograms={})
-    assert signals.infer_role(Span(0.0, 60.0, ever, blind), LIMITS) is Role.SERVE
+    assert infer_role(Span(0.0, 60.0, ever, blind), LIMITS) is Role.SERVE

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.core.levels import CALM, finished
 from vllm_vitals.core.http_answers import FailingAnswers
-from vllm_vitals.core.signals import Finishes, exceeds
+from vllm_vitals.core.outcomes import Finishes, exceeds
 from vllm_vitals.core.state_machine import Facts, Machine, all_of
 from vllm_vitals.core.states import State
 from vllm_vitals.core.thresholds import Thresholds

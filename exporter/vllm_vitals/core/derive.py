@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from vllm_vitals.core import signals
+from vllm_vitals.core import outcomes, recompute_tax, signals
+from vllm_vitals.core.inferred_role import infer_role
+from vllm_vitals.core.outcomes import Completions
 from vllm_vitals.core.sample import EngineSample
-from vllm_vitals.core.signals import Completions, Gauges
+from vllm_vitals.core.signals import Gauges
 from vllm_vitals.core.snapshot import Reading, Role, absent
 from vllm_vitals.core.thresholds import Thresholds
 from vllm_vitals.core.window import Span, Window
@@ -35,16 +37,16 @@ class WindowView:
     capacity_trusted: bool = True
 
     @property
-    def context(self) -> signals.Context | None:
+    def context(self) -> recompute_tax.Context | None:
         """Tokens that a running request holds."""
         span = self.finished.span if self.finished else self.slow
         capacity = self.sample.kv_capacity_tokens
-        return signals.resident_context(self.means, capacity, span, trusted=self.capacity_trusted)
+        return recompute_tax.resident_context(self.means, capacity, span, trusted=self.capacity_trusted)
 
-    def lost(self, context: signals.Context | None) -> signals.LostShare:
+    def lost(self, context: recompute_tax.Context | None) -> recompute_tax.LostShare:
         """Return the share of it that a preempted request computes again."""
         block, tokens = signals.setting(self.settings, "block_size"), None if context is None else context.tokens
-        return signals.lost_share(self.sample, self.finished, tokens, block, self.limits)
+        return recompute_tax.lost_share(self.sample, self.finished, tokens, block, self.limits)
 
 
 def view_at(
@@ -60,7 +62,7 @@ def view_at(
     fast, slow = window.span(limits.fast_window), window.span(limits.slow_window)
     if fast is None or slow is None or fast.seconds < limits.min_span:
         return None
-    samples, finished = window.within(limits.fast_window), signals.completions(window, limits)
+    samples, finished = window.within(limits.fast_window), outcomes.completions(window, limits)
     return WindowView(
         at=at,
         sample=sample,
@@ -73,7 +75,7 @@ def view_at(
         means=signals.gauges(samples),
         finished=finished,
         paced=finished.span if finished else window.working(limits.slow_window),
-        role=role or signals.infer_role(slow, limits) or Role.SERVE,
+        role=role or infer_role(slow, limits) or Role.SERVE,
         logged_capacity=logged_capacity,
     )
 
@@ -94,7 +96,7 @@ def readings(view: WindowView) -> dict[str, Reading]:
         "repeat_preemption_ratio": signals.value(
             finished.repeat_ratio if finished else None, "needs vLLM 0.30 or later" if finished else few
         ),
-        "recompute_tax_ratio": signals.recompute_tax(preemption_rate, useful, context, lost),
+        "recompute_tax_ratio": recompute_tax.recompute_tax(preemption_rate, useful, context, lost),
         "kv_cache_usage_max_ratio": signals.largest_usage(samples),
         "kv_cache_demand_ratio": signals.demand(view.means),
         "kv_cache_full_windows": signals.full_windows(view.sample, view.settings),

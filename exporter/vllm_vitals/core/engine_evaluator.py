@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from vllm_vitals.core import contradictions, derive, signals
+from vllm_vitals.core import contradictions, derive, outcomes
 from vllm_vitals.core.advice import advise
 from vllm_vitals.core.derive import WindowView
 from vllm_vitals.core.evidence import evidence
@@ -225,8 +225,8 @@ class EngineEvaluator:
             work_before=self._episode.before.work if self._episode.before else None,
             decodes=view.role in (Role.SERVE, Role.DECODE),
             paused_since=server.pause.since,
-            finishes=signals.finishes(self._window, view.slow, limits),
-            some_errors=signals.some_errors(self._window, view.slow, limits),
+            finishes=outcomes.finishes(self._window, view.slow, limits),
+            some_errors=outcomes.some_errors(self._window, view.slow, limits),
             errors_per_minute=None if errors is None else errors * 60,
             answers=server.answers.failing,
             pace=self._pace.feed(view, limits),

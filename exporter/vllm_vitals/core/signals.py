@@ -7,130 +7,20 @@ why (`absent`); none of them ever answers 0 for "not seen".
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import sqrt
-from operator import attrgetter
 
 from vllm_vitals.core import quantile
 from vllm_vitals.core.sample import EngineSample, Histogram
 from vllm_vitals.core.snapshot import Reading, Role, absent, invalid
-from vllm_vitals.core.thresholds import Thresholds
-from vllm_vitals.core.window import Span, Window, increase
+from vllm_vitals.core.window import Span, increase
 
-_COMPLETIONS, _ERRORS = attrgetter("completions"), attrgetter("errors")
 DEFERRED = 0.5  # share of the waiting from which a queue is not for lack of slots or KV
 SOME_DEFERRED = 0.1  # ... from which it is worth a word
 STALL_GAP_S = 1.0  # an inter-token gap that a reader of the stream notices
 
 
-def exceeds(events: float, completions: float, level: float, at_least: float) -> bool:
-    """Return whether ``events`` per completion are at ``level`` beyond what chance would do to a calm engine.
-
-    1.28 standard deviations of an overdispersed Poisson count (variance 1.5 x mean) are asked on top; without it a
-    benign engine at 0.15 and 2-5 completions a minute raises some 150 false entries a day.
-    """
-    expected = level * completions
-    return events >= at_least and events >= expected + 1.28 * sqrt(1.5 * expected)
-
-
 def value(number: float | None, why: str) -> Reading:
     """Return a reading of ``number``, or absent for ``why``."""
     return absent(why) if number is None else Reading(number)
-
-
-@dataclass(frozen=True, slots=True)
-class Completions:
-    """The shortest span between the fast and the slow window that holds enough completions, and its counts."""
-
-    span: Span
-    completions: float
-    preemptions: float | None
-    repeated: float | None
-
-    @property
-    def ratio(self) -> float | None:
-        """R: preemptions per completion."""
-        return None if self.preemptions is None else self.preemptions / self.completions
-
-    @property
-    def repeat_ratio(self) -> float | None:
-        """Share of the finished that were preempted twice or more."""
-        return None if self.repeated is None else self.repeated / self.completions
-
-
-def completions(window: Window, limits: Thresholds) -> Completions | None:
-    """Return where R is taken, or None when not even the slow window holds ``min_completions``."""
-    span = window.span_with(limits.min_completions, limits.fast_window, limits.slow_window, _COMPLETIONS)
-    finished = None if span is None else span.increase("completions")
-    if span is None or finished is None:
-        return None
-    return Completions(span, finished, span.increase("preemptions"), _repeated(span))
-
-
-@dataclass(frozen=True, slots=True)
-class Finishes:
-    """How requests ended, over the shortest span from the fast to the slow window that holds enough of them."""
-
-    seconds: float
-    good: float
-    errors: float
-    aborts: float
-    repetition: float = 0.0
-
-    @property
-    def all(self) -> float:
-        """Every request that ended."""
-        return self.good + self.errors + self.aborts
-
-    @property
-    def error_share(self) -> float:
-        """Those that failed inside the engine."""
-        return self.errors / self.all if self.all else 0.0
-
-    @property
-    def abort_share(self) -> float:
-        """Those that were given up; counted by some frontends alone."""
-        return self.aborts / self.all if self.all else 0.0
-
-
-ENOUGH_FINISHES = 10.0
-
-
-def finishes(window: Window, slow: Span, limits: Thresholds) -> Finishes | None:
-    """Return requests by outcome, where any ended otherwise than whole; None where none did.
-
-    Where fewer than 10 ended in the slow window, it is all of that.
-    """
-    if not (slow.increase("errors") or slow.increase("aborts") or (slow.responses() or {}).get("repetition")):
-        return None
-    return _outcomes(window.span_with(ENOUGH_FINISHES, limits.fast_window, limits.slow_window, _ended) or slow)
-
-
-def some_errors(window: Window, slow: Span, limits: Thresholds) -> Finishes | None:
-    """Return requests by outcome over the shortest span that holds enough errors, else over the slow window.
-
-    A small share of a brisk traffic is no ten errors a minute: only a longer span proves it. None where none failed.
-    """
-    if not slow.increase("errors"):
-        return None
-    return _outcomes(window.span_with(limits.failing_errors, limits.fast_window, limits.slow_window, _ERRORS) or slow)
-
-
-def _outcomes(span: Span) -> Finishes | None:
-    good, errors, aborts = span.increase("completions"), span.increase("errors"), span.increase("aborts")
-    if good is None or errors is None or aborts is None:
-        return None
-    return Finishes(span.seconds, good, errors, aborts, (span.responses() or {}).get("repetition", 0.0))
-
-
-def _ended(sample: EngineSample) -> float | None:
-    """Return requests of every outcome since the server started."""
-    return None if sample.responses is None else sum(sample.responses.values())
-
-
-def _repeated(span: Span) -> float | None:
-    """Return requests finished after two preemptions or more; the bucket le="1" holds those with none or one."""
-    observed, few = span.observed("request_preemptions"), span.observed_at_most("request_preemptions", 1.0)
-    return None if observed is None or few is None else observed[0] - few
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,98 +70,6 @@ def computed_prompt_tokens(span: Span) -> float | None:
         return exact
     prompts, hits = span.increase("prompt_tokens"), span.increase("prefix_cache_hits")
     return None if prompts is None else max(0.0, prompts - (hits or 0.0))
-
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """Tokens that a running request holds, and the range that the page leaves open."""
-
-    tokens: float
-    least: float
-    most: float
-
-
-def resident_context(means: Gauges, capacity: float | None, finished: Span, *, trusted: bool = True) -> Context | None:
-    """Return tokens that a running request holds: KV usage x capacity / running over the window.
-
-    Where the capacity is unknown: mean prompt plus half the mean output of the requests that ``finished``. Not
-    ``trusted``, the capacity contradicts other numbers of the page: what finished is the estimate, both are the range.
-    """
-    prompt, output = finished.mean("request_prompt_tokens"), finished.mean("request_output_tokens")
-    by_length = None if prompt is None or output is None else prompt + output / 2
-    by_usage = None
-    if means.kv_usage is not None and means.running and capacity is not None:
-        by_usage = means.kv_usage * capacity / max(means.running, 1.0)
-    chosen = by_usage if trusted and by_usage is not None else by_length if by_length is not None else by_usage
-    if chosen is None:
-        return None
-    known = [size for size in (by_usage, by_length, chosen) if size is not None] if not trusted else [chosen]
-    return Context(chosen, min(known), max(known))
-
-
-@dataclass(frozen=True, slots=True)
-class LostShare:
-    """f: the share of its context that a preempted request computes again. ``sure``: the caching is known."""
-
-    estimate: float
-    least: float
-    most: float = 1.0
-    sure: bool = True
-
-
-UNKNOWN_CACHING = LostShare(0.2, 0.05, sure=False)
-DECODE_PREEMPTIONS = 0.9  # preemptions in the decode phase a completion, for each output token per prompt token
-LEAST_LOST = 0.4  # of the estimate; a loop whose server was short of CPU lost half of it for a minute
-ASSUMED_BLOCK = 32.0  # tokens; between vLLM's 16 on GPUs and its 128 on CPUs
-
-
-def lost_share(
-    sample: EngineSample, finished: Completions | None, context: float | None, block: float | None, limits: Thresholds
-) -> LostShare:
-    """Return how much of its context a victim computes again.
-
-    Without prefix caching 0.4 was measured in loops. With it a victim finds its blocks again unless others took them
-    meanwhile: one that is evicted in mid-prefill loses one block, one that decodes loses about as much as an output is
-    long, at most half its context. How many decode follows from the lengths: about 0.9 output / prompt of the
-    preemptions a completion. Measured on nine loops of vLLM 0.32 (an instrumented scheduler's count of tokens scheduled
-    again): within 1.3 x of the truth on each, where one constant is off by up to 3 x (docs/adr).
-    """
-    if sample.kv_restored:
-        return LostShare(0.0, 0.0, 0.0)
-    caching = sample.caches_prefixes
-    if caching is None:
-        return UNKNOWN_CACHING
-    if not caching:
-        return LostShare(limits.lost_share, limits.lost_share * LEAST_LOST)
-    usual = limits.lost_share_prefix_caching
-    prompt = output = ratio = None
-    if finished is not None:
-        prompt, output = finished.span.mean("request_prompt_tokens"), finished.span.mean("request_output_tokens")
-        ratio = finished.ratio
-    if not context or not prompt or output is None or not ratio:
-        return LostShare(usual, usual * LEAST_LOST)
-    decoding = min(1.0, DECODE_PREEMPTIONS * output / prompt / ratio)
-    tokens = (1 - decoding) * min(block or ASSUMED_BLOCK, context) + decoding * min(output, context / 2)
-    share = min(1.0, tokens / context)
-    return LostShare(share, share * LEAST_LOST)
-
-
-def recompute_tax(
-    preemption_rate: float | None, useful: float | None, context: Context | None, lost: LostShare
-) -> Reading:
-    """Return the share of all computed tokens that is recomputation, as an estimate with bounds."""
-    if preemption_rate is None or useful is None:
-        return absent("needs preemption and token counters")
-    if preemption_rate == 0:
-        return Reading(0.0, 0.0, 0.0)
-    if context is None:
-        return absent("needs the KV capacity or finished requests to know how much a victim loses")
-
-    def tax(share: float, tokens: float) -> float:
-        again = preemption_rate * share * tokens
-        return again / (again + useful) if again + useful > 0 else 0.0
-
-    return Reading(tax(lost.estimate, context.tokens), tax(lost.least, context.least), tax(lost.most, context.most))
 
 
 def largest_usage(samples: Sequence[EngineSample]) -> Reading:
@@ -429,35 +227,3 @@ def straggler_ratio(p99: Reading, mean: Reading) -> Reading:
         p99.upper / mean.value,
         why=p99.why,
     )
-
-
-def infer_role(span: Span, limits: Thresholds) -> Role | None:
-    """Return what an engine does, from its finishes: prefill answers with one token, pooling with none.
-
-    Where the span holds too few finishes, from all since the server started; None where those are too few as well.
-    """
-    outputs, short = span.observed("request_output_tokens"), span.observed_at_most("request_output_tokens", 1.0)
-    failed = span.increase("errors") or 0.0
-    if outputs is not None and short is not None:
-        outputs, short = (outputs[0] - failed, outputs[1]), max(0.0, short - failed)
-    lately = _role(
-        span.increase("completions"), span.increase("generation_tokens"), span.increase("prompt_tokens"),
-        None if outputs is None or short is None or outputs[0] <= 0 else short / outputs[0], limits,
-    )  # fmt: skip
-    if lately is not None:
-        return lately
-    ever = span.last
-    lengths = ever.histograms.get("request_output_tokens")
-    share = None if lengths is None else quantile.share_at_most(lengths, 1.0)
-    return _role(ever.completions, ever.generation_tokens, ever.prompt_tokens, share, limits)
-
-
-def _role(
-    finished: float | None, generated: float | None, prompts: float | None, one_token: float | None, limits: Thresholds
-) -> Role | None:
-    """``one_token`` is the share of the finished that have no more."""
-    if finished is None or finished < limits.min_completions:
-        return None
-    if generated == 0 and (prompts or 0.0) > 0:
-        return Role.POOLING
-    return Role.PREFILL if one_token is not None and one_token >= limits.prefill_share else Role.SERVE

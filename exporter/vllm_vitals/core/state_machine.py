@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from vllm_vitals.core.http_answers import FailingAnswers
 from vllm_vitals.core.kv_held import KvHeld
+from vllm_vitals.core.outcomes import Completions, Finishes, exceeds
 from vllm_vitals.core.pace import Pace
-from vllm_vitals.core.signals import DEFERRED, Completions, Finishes, exceeds
+from vllm_vitals.core.signals import DEFERRED
 from vllm_vitals.core.states import State
 from vllm_vitals.core.thresholds import Thresholds
 

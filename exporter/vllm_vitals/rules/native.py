@@ -7,7 +7,7 @@ native, and helpers named level:metric:operation. What PromQL cannot know stays 
 from collections.abc import Callable
 
 from vllm_vitals.config.alerts import Config
-from vllm_vitals.core.signals import ASSUMED_BLOCK, DECODE_PREEMPTIONS, LEAST_LOST, UNKNOWN_CACHING
+from vllm_vitals.core.recompute_tax import ASSUMED_BLOCK, DECODE_PREEMPTIONS, LEAST_LOST, UNKNOWN_CACHING
 from vllm_vitals.rules import raw
 from vllm_vitals.rules.model import Recording
 from vllm_vitals.rules.promql import Fold, by, metric, number, on
@@ -126,7 +126,7 @@ def _counts(config: Config) -> tuple[Recording, ...]:
     )
 
 
-# So many ended requests prove a share of errors; one minute is asked first, then ten (`core.signals.finishes`).
+# So many ended requests prove a share of errors; one minute is asked first, then ten (`core.outcomes.finishes`).
 _ENOUGH_ENDED = 10
 
 
@@ -210,7 +210,7 @@ def _r(config: Config) -> tuple[Recording, ...]:
 
 
 def _tax(config: Config) -> tuple[Recording, ...]:
-    """Recompute tax = p f context / (p f context + useful), and its bounds (`core.signals.lost_share`)."""
+    """Recompute tax = p f context / (p f context + useful), and its bounds (`core.recompute_tax.lost_share`)."""
     identity, limits, same = by(config.identity), config.thresholds, on(config.identity)
     fold = _fold(config)
     generated = fold.rate("generation_tokens_total", seconds=fast(config))

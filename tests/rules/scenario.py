@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 STEP = 15
-AFTER = 300  # how long a trouble is watched beyond what it must do
+AFTER = 180  # how long a trouble is watched beyond what it must do
 FOREVER = 10**9
 # A level, or how it moves with the seconds since the trouble began.
 Level = float | None | Callable[[float], float]
@@ -54,6 +54,12 @@ class Case:
     always: bool = False
     other: Mapping[str, str] = field(default_factory=lambda: {"model_name": "mistral", "target": "gpu2:8000"})
     ruleset: str = "default"
+
+
+    @property
+    def seconds(self) -> int:
+        """How long its longest variant lasts."""
+        return self.lead + self.after + self.settles + self.keeps + 2 * AFTER
 
 
 Shape = Callable[[Series, int], Level]
@@ -132,12 +138,17 @@ class Variant:
     rows: tuple[tuple[Series, str], ...]
     checks: tuple[Mapping[str, Any], ...]
 
+    @property
+    def times(self) -> bool:
+        """Whether it says to the second when the alert fires or ends."""
+        return self.name.endswith((": fires", ": ends"))
+
 
 def seven(case: Case) -> Iterator[Variant]:
     """The tests (a) to (g) of one alert, each with victims of its own."""
     fires = case.lead + case.after
     long = fires + AFTER
-    ends = long + case.settles + case.keeps + AFTER
+    ends = case.seconds
 
     def build(
         name: str, shape: Shape, seconds: int, checks: Callable[[Case], list[Mapping[str, Any]]], **options: int
@@ -176,12 +187,12 @@ def seven(case: Case) -> Iterator[Variant]:
     yield replace(beside, rows=beside.rows + others)
 
 
-def together(cases: Sequence[Case]) -> list[dict[str, Any]]:
+def together(cases: Sequence[Case], of: Callable[[Variant], bool] = lambda _: True) -> list[dict[str, Any]]:
     """All variants of all cases as victims of one simulation; those that have no victim each in its own."""
     apart, rows, checks = [], [], []
     for number, case in enumerate(cases):
         shared = {"model_name", "target"} & case.labels.keys()
-        for variant in seven(elsewhere(case, f"c{number}") if shared else case):
+        for variant in filter(of, seven(elsewhere(case, f"c{number}") if shared else case)):
             if shared:
                 rows += variant.rows
                 checks += variant.checks

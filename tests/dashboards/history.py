@@ -39,6 +39,7 @@ SPAN = 600
 CANARY_EVERY = 60
 # What an operator states in the config, because these servers' metrics do not.
 SETTINGS = {"max_num_seqs": "64", "max_model_len": "2048"}
+_SESSION = requests.Session()
 # Series that only the daemon can make.
 DAEMON_ONLY = frozenset(metric.name for metric in METRICS if not metric.native)
 
@@ -50,10 +51,16 @@ class Server:
     url: str
     start: float
     end: float
+    samples: Path
+
+    def told(self) -> Iterator[str]:
+        """The samples that it holds, as they were written."""
+        with self.samples.open(encoding="utf-8") as file:
+            yield from file
 
     def ask(self, path: str, **parameters: object) -> list[dict[str, object]]:
         """The result of an API call. Raises AssertionError with Prometheus' own words."""
-        answer = requests.post(f"{self.url}/api/v1/{path}", data=parameters, timeout=PATIENCE_S).json()
+        answer = _SESSION.post(f"{self.url}/api/v1/{path}", data=parameters, timeout=PATIENCE_S).json()
         assert answer["status"] == "success", f"{answer.get('error')}: {parameters.get('query', path)}"
         data = answer["data"]
         return list(data["result"] if isinstance(data, dict) else data)
@@ -194,7 +201,7 @@ def serve(folder: Path, samples: Iterator[str], *, ruled: bool = False) -> Itera
         with _running(folder) as url:
             _record(folder, url)
     with _running(folder) as url:
-        yield Server(url, END - SPAN, END)
+        yield Server(url, END - SPAN, END, text)
 
 
 def _record(folder: Path, url: str) -> None:

@@ -5,13 +5,15 @@ A panel that shows nothing there must be named here with the reason, and say so 
 
 import json
 import re
+from collections.abc import Iterator
+from itertools import chain, cycle
 from typing import Any
 
 import pytest
 
 from tests.dashboards import lint
 from tests.dashboards.conftest import NAMES
-from tests.dashboards.history import STEP, Server
+from tests.dashboards.history import SPAN, STEP, Server
 from vllm_vitals.core.states import State
 from vllm_vitals.dashboards import links
 from vllm_vitals.dashboards.build import build
@@ -23,6 +25,8 @@ RIGHTLY_EMPTY = {
 }
 # Options of vLLM that none of the recorded servers had on.
 OFF = {"Look-ups in the offloading store", "Residency of KV blocks, median"}
+# A query that breaks does so at any moment: a few in the range will do.
+FEW = SPAN / 5
 PROCESS = {"Memory of the daemon", "CPU of the daemon", "Replicas and versions"}
 
 
@@ -32,12 +36,12 @@ def dashboard(request: pytest.FixtureRequest) -> dict[str, Any]:
     return built
 
 
-def run(server: Server, target: dict[str, Any], values: dict[str, str]) -> list[dict[str, Any]]:
+def run(server: Server, target: dict[str, Any], values: dict[str, str], step: float = STEP) -> list[dict[str, Any]]:
     """The series of a panel's query, as Grafana would ask for them."""
     expr = fill(target["expr"], values, server)
     if target["instant"]:
         return server.ask("query", query=expr, time=server.end)
-    return server.ask("query_range", query=expr, start=server.start, end=server.end, step=STEP)
+    return server.ask("query_range", query=expr, start=server.start, end=server.end, step=step)
 
 
 def fill(expr: str, values: dict[str, str], server: Server) -> str:
@@ -52,16 +56,17 @@ def fill(expr: str, values: dict[str, str], server: Server) -> str:
     return re.sub(r"\$([a-z_]\w*)", lambda found: known[found[1]], expr)
 
 
-def choices(server: Server, dashboard: dict[str, Any]) -> list[dict[str, str]]:
-    """All, and each single value that a variable offers."""
-    found: list[dict[str, str]] = [{}]
+def choices(server: Server, dashboard: dict[str, Any]) -> Iterator[list[dict[str, str]]]:
+    """Without end: All and a value of each variable; in turn, so that the queries of a dashboard see every value."""
+    turns = []
     for variable in dashboard["templating"]["list"][1:]:
         query = fill(variable["query"]["query"], {}, server)
         series, label = re.fullmatch(r"label_values\((.+), (\w+)\)", query).groups()  # type: ignore[union-attr]
         values = _values(server, series, label)
         assert values, f"variable {variable['name']} offers nothing"
-        found += [{variable["name"]: re.escape(value).replace("\\", "\\\\")} for value in values]
-    return found
+        turns.append(cycle({variable["name"]: re.escape(value).replace("\\", "\\\\")} for value in values))
+    while True:
+        yield [{}, *(next(turn) for turn in turns)]
 
 
 def _values(server: Server, series: str, label: str) -> list[str]:
@@ -106,11 +111,10 @@ def test_no_value_of_any_variable_breaks_a_query(
     producer: str, dashboard: dict[str, Any], request: pytest.FixtureRequest
 ) -> None:
     server: Server = request.getfixturevalue(producer)
-    for values in choices(server, dashboard):
-        for _, target in lint.queries(dashboard):
-            run(server, target, values)
-        for mark in dashboard["annotations"]["list"]:
-            run(server, mark | {"instant": False}, values)
+    marks = (({}, mark | {"instant": False}) for mark in dashboard["annotations"]["list"])
+    for (_, target), chosen in zip(chain(lint.queries(dashboard), marks), choices(server, dashboard), strict=False):
+        for values in chosen:
+            run(server, target, values, FEW)
 
 
 def test_more_producers_of_the_same_change_no_number(

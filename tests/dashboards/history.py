@@ -198,9 +198,9 @@ def serve(folder: Path, samples: Iterator[str], *, ruled: bool = False) -> Itera
     _promtool("create-blocks-from", "openmetrics", str(text), str(folder / "data"))
     (folder / "prometheus.yml").write_text("global: {}\n", encoding="utf-8")
     if ruled:
-        with _running(folder) as url:
+        with running(folder) as url:
             _record(folder, url)
-    with _running(folder) as url:
+    with running(folder) as url:
         yield Server(url, END - SPAN, END, text)
 
 
@@ -221,7 +221,7 @@ def _promtool(*arguments: str) -> None:
 
 
 @contextmanager
-def _running(folder: Path) -> Iterator[str]:
+def running(folder: Path) -> Iterator[str]:
     port = free_port()
     process = subprocess.Popen(
         [

@@ -47,7 +47,7 @@ def step_of(range_s: int, width: int) -> int:
 def fill(expr: str, step: int, range_s: int, values: dict[str, str]) -> str:
     """Replace the variables."""
     rate = max(step + _SCRAPE, 4 * _SCRAPE)
-    known = {"__rate_interval": f"{rate}s", "__interval": f"{step}s", "__range": f"{range_s}s", "__range_s": f"{range_s}"}
+    known = {"__rate_interval": f"{rate}s", "__interval": f"{step}s", "__range": f"{range_s}s"}
     return re.sub(r"\$([a-z_]\w*)", lambda found: (known | values).get(found[1], ".+"), expr)
 
 

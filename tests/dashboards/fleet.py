@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.dashboards import history, tsdb
-from vllm_vitals.catalog import BOUNDS, DETAILS, ENGINE_LABELS, METRICS, Kind, Metric
+from vllm_vitals.catalog import BOUNDS, DETAILS, METRICS, Kind, Metric
 from vllm_vitals.core.states import State
 from vllm_vitals.rules import concurrency, fleet, slo
 
@@ -45,9 +45,8 @@ def series(engines: int) -> Iterator[tuple[tsdb.Labels, str]]:
     for number in range(engines):
         who = {"target": target(number), "model_name": MODELS[number % len(MODELS)], "engine": "0"}
         for metric in METRICS:
-            if set(ENGINE_LABELS) <= set(metric.scope) or metric.scope == ("target",):
-                if metric not in DETAILS or number < DETAILED:
-                    yield from _of(metric, {label: who[label] for label in metric.scope}, number)
+            if metric.scope and (metric not in DETAILS or number < DETAILED):
+                yield from _of(metric, {label: who[label] for label in metric.scope}, number)
         yield _named(fleet.RANK, who), "rank" if number == TROUBLED else "rank fine"
         yield _named(concurrency.CAP, who), "count 1"
     for metric in METRICS:
@@ -55,9 +54,10 @@ def series(engines: int) -> Iterator[tuple[tsdb.Labels, str]]:
             yield from _of(metric, {"model_name": MODELS[0]} if "model_name" in metric.labels else {}, 0)
     for place, model in enumerate(MODELS[: max(1, min(engines, len(MODELS)))]):
         for state in State:
+            course = "spell" if (state, place) == (State.DEATH_SPIRAL, TROUBLED) else "none"
             yield (
                 _named(fleet.ENGINES, {"model_name": model, "state": state}),
-                "count 2" if state is State.HEALTHY else "spell" if (state, place) == (State.DEATH_SPIRAL, TROUBLED) else "none",
+                "count 2" if state is State.HEALTHY else course,
             )
         for record in (slo.GOOD, slo.TOTAL, *(slo.burn(w) for _, *pair, _, _ in slo.WINDOWS for w in pair)):
             yield _named(record, {"model_name": model, "slo": "quick"}), "share 1"

@@ -1,14 +1,15 @@
 """Write a Prometheus block whose series share their chunks: weeks of hundreds of servers in seconds.
 
-Input: courses (values at equal steps, by name, repeated each day) and series (labels, course). Output: a block's folder,
-as tsdb/docs/format has it. Invariant: Prometheus decodes every sample of every series as if each had chunks of its own;
-only the disk does not hold them twice. Why not promtool: a fleet's week is 600 million lines of text.
+Input: courses (values at equal steps, by name, repeated each day) and series (labels, course). Output: a block's
+folder, as tsdb/docs/format has it. Invariant: Prometheus decodes every sample of every series as if each had chunks of
+its own; only the disk does not hold them twice. Why not promtool: a fleet's week is 600 million lines of text.
 """
 
 import json
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 DAY = 86400
@@ -26,7 +27,9 @@ class Span:
     step: int
 
 
-def write(folder: Path, span: Span, courses: Mapping[str, Sequence[float]], series: Iterable[tuple[Labels, str]]) -> None:
+def write(
+    folder: Path, span: Span, courses: Mapping[str, Sequence[float]], series: Iterable[tuple[Labels, str]]
+) -> None:
     """Write one block; a course holds a day's values, or fewer, and begins anew when it ends."""
     block = folder / _ULID
     (block / "chunks").mkdir(parents=True)
@@ -71,7 +74,7 @@ def xor(values: Sequence[float], step_ms: int) -> bytes:
     for byte in _unsigned(step_ms):
         bits, size = bits << 8 | byte, size + 8
     leading, trailing, known = 0, 0, False
-    for place, (one, other) in enumerate(zip(raw, raw[1:], strict=False)):
+    for place, (one, other) in enumerate(pairwise(raw)):
         if place:
             bits, size = bits << 1, size + 1  # each as long after its predecessor as that one
         delta = one ^ other
@@ -172,7 +175,7 @@ def crc(data: bytes) -> int:
 
 
 class _Shift:
-    """What ``length`` bytes that follow make of a CRC, bit by bit: the CRC of both parts is theirs, xor the second's."""
+    """What ``length`` bytes that follow make of a CRC, bit by bit: the CRC of both is that, xor the second's."""
 
     def __init__(self, length: int) -> None:
         # One bit each, moved through as many zero bytes, by squaring.

@@ -14,6 +14,7 @@ from vllm_vitals.config.values import duration_text
 from vllm_vitals.generated import MODES
 from vllm_vitals.rules import (
     baseline_rules,
+    boards,
     concurrency,
     fleet,
     lost,
@@ -43,6 +44,9 @@ def rules(config: Config, modes: frozenset[str] = frozenset(MODES)) -> dict[str,
             Group("vllm_vitals.before", _before(config, modes), step),
             Group("vllm_vitals.fleet", fleet.rules(config), step),
             Group("vllm_vitals.models", (*lost.rules(config), *overload.recordings(config)), step),
+            Group("vllm_vitals.boards.models", boards.models(config), boards.STEP),
+            Group("vllm_vitals.boards.lengths", boards.histograms(config), boards.STEP),
+            Group("vllm_vitals.boards.pools", boards.pools(config), boards.STEP),
             Group("vllm_vitals.slo", slo.recordings(config), step),
         ),
         "alerts": (

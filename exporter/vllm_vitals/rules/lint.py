@@ -13,6 +13,7 @@ import promql_parser as pq
 
 from vllm_vitals.catalog import METRICS, Kind
 from vllm_vitals.config.alerts import Config
+from vllm_vitals.rules import boards
 from vllm_vitals.rules.fleet import SHOWN
 from vllm_vitals.rules.model import Alert, Group, Recording, Severity
 from vllm_vitals.rules.text import scope_labels
@@ -67,7 +68,7 @@ def lint(config: Config, groups: tuple[Group, ...], runbooks: frozenset[str]) ->
         if isinstance(rule, Alert):
             read |= {m for text in _texts(rule) for m in recorded if m in text}
             found += _alert(config, rule, runbooks)
-    served = {m.full_name for m in METRICS} | SHOWN
+    served = {m.full_name for m in METRICS} | SHOWN | boards.shown(config)
     found += [Finding(r, "unused", "nothing reads this recording: delete it") for r in sorted(recorded - read - served)]
     return [f for f in found if (f.rule, f.check) not in EXCLUDED]
 

@@ -18,15 +18,14 @@ LIMIT_S = 2.0
 def main() -> int:
     """Print the table. Return 1 where a dashboard is too dear."""
     dear = False
-    print(f"{ENGINES} engines, {DAYS} days; CPU s of Prometheus, samples read and in memory at once (millions)")
+    print(f"{ENGINES} engines, {DAYS} days; CPU s of Prometheus, samples in memory at once (millions)")
     with tempfile.TemporaryDirectory() as folder, fleet.running(Path(folder), ENGINES, DAYS) as server:
         for uid, panels in cost.of_every(server, DAYS * 86400):
             spent = sum(one.cpu_s for one in panels)
             dear = dear or spent > LIMIT_S
             print(f"{uid:22} {spent:6.2f} s of {LIMIT_S:g}{'   TOO DEAR' if spent > LIMIT_S else ''}")
             for one in sorted(panels, key=lambda panel: -panel.cpu_s)[: int(sys.argv[1]) if sys.argv[1:] else 3]:
-                read = f"{one.read / 1e6:8.2f} read {one.peak / 1e6:6.2f} at once"
-                print(f"    {one.cpu_s:6.2f} s {read}  {one.title}{'  ' + one.error if one.error else ''}")
+                print(f"    {one.cpu_s:6.2f} s {one.peak / 1e6:6.2f}  {one.title}  {one.error}")
     return int(dear)
 
 

@@ -13,8 +13,10 @@ from pathlib import Path
 
 from tests.dashboards import history, tsdb
 from vllm_vitals.catalog import BOUNDS, DETAILS, METRICS, Kind, Metric
+from vllm_vitals.config.alerts import Config
 from vllm_vitals.core.states import State
-from vllm_vitals.rules import concurrency, fleet, slo
+from vllm_vitals.rules import boards, concurrency, fleet, slo
+from vllm_vitals.vllm.lookup import family
 
 END = 1_800_000_000
 STEP = 15
@@ -27,8 +29,8 @@ MODELS = (
 )
 # Engines that also use everything that vLLM can do; of the others a closed row has nothing.
 DETAILED = 5
-SPELL_S, SPELL_AT, TROUBLED = 120, 40_000, 3
-_LES = 24
+SPELL_S, SPELL_AT, TROUBLED = 120, 40_020, 3
+_LES = 24  # at most
 _WORDS = {
     "finished_reason": ("stop", "length", "abort"), "reason": ("capacity", "deferred"), "bound": BOUNDS,
     "source": ("request",), "name": ("max_num_seqs", "max_model_len"), "state": tuple(State),
@@ -47,6 +49,9 @@ def series(engines: int) -> Iterator[tuple[tsdb.Labels, str]]:
         for metric in METRICS:
             if metric.scope and (metric not in DETAILS or number < DETAILED):
                 yield from _of(metric, {label: who[label] for label in metric.scope}, number)
+        if number == TROUBLED:
+            yield _named(boards.TROUBLE, who), "in trouble"
+        yield _named(boards.WORST, who), "worst" if number == TROUBLED else "worst fine"
         yield _named(fleet.RANK, who), "rank" if number == TROUBLED else "rank fine"
         yield _named(concurrency.CAP, who), "count 1"
     for metric in METRICS:
@@ -59,8 +64,37 @@ def series(engines: int) -> Iterator[tuple[tsdb.Labels, str]]:
                 _named(fleet.ENGINES, {"model_name": model, "state": state}),
                 "count 2" if state is State.HEALTHY else course,
             )
+        yield from _boards(model)
         for record in (slo.GOOD, slo.TOTAL, *(slo.burn(w) for _, *pair, _, _ in slo.WINDOWS for w in pair)):
             yield _named(record, {"model_name": model, "slo": "quick"}), "share 1"
+
+
+def _boards(model: str) -> Iterator[tuple[tsdb.Labels, str]]:
+    """What is recorded for dashboards once a minute."""
+    for rule in (*boards.models(Config()), *boards.histograms(Config()), *boards.pools(Config())):
+        level, _, name = rule.record.partition(":")
+        who = {"model_name": model} | ({boards.SIZE: "1200000"} if level == "pool" else {})
+        if level in ("engine", "target", "fleet"):
+            continue
+        if "_bucket" in name:
+            for at, le in enumerate(_bounds(name.partition("_bucket")[0].removeprefix("vllm_vitals_"))):
+                yield _named(rule.record, who | {"le": le}), f"slow {at % 8}"
+        elif rule.record == boards.LEFT:
+            lefts = (*(f"{most:g}" for most in boards.LEFTS[:-1]), "+Inf")
+            yield from ((_named(rule.record, who | {"le": le}), f"minutes {at}") for at, le in enumerate(lefts))
+        elif level == "pool" and "band" in name:
+            for band, _, _ in boards.bands():
+                yield _named(rule.record, who | {boards.BAND: band}), "minutes 3"
+        elif name.startswith("vllm_vitals_responses"):
+            for reason in _WORDS["finished_reason"]:
+                yield _named(rule.record, who | {"finished_reason": reason}), "minutes 1"
+        else:
+            yield _named(rule.record, who), "minutes share" if name.endswith(":max") else "minutes 4"
+
+
+def _bounds(histogram: str) -> tuple[str, ...]:
+    """Bounds of vLLM's own buckets at a context of 128 K, as ``le`` has them."""
+    return (*(f"{bound}" for bound in family(histogram).bounds(131_072)), "+Inf")
 
 
 def _of(metric: Metric, scope: dict[str, str], number: int) -> Iterator[tuple[tsdb.Labels, str]]:
@@ -70,11 +104,10 @@ def _of(metric: Metric, scope: dict[str, str], number: int) -> Iterator[tuple[ts
             every = [one | {label: word} for one in every for word in _WORDS.get(label, ("some",))]
     for labels in every:
         if metric.kind is Kind.HISTOGRAM:
-            for le in range(_LES):
-                bound = "+Inf" if le == _LES - 1 else f"{0.01 * 1.6**le:.4g}"
-                yield _named(metric.full_name + "_bucket", labels | {"le": bound}), f"counter {le}"
+            for at, le in enumerate(_bounds(metric.name)):
+                yield _named(metric.full_name + "_bucket", labels | {"le": le}), f"counter {at}"
             yield _named(metric.full_name + "_sum", labels), "counter 5"
-            yield _named(metric.full_name + "_count", labels), f"counter {_LES - 1}"
+            yield _named(metric.full_name + "_count", labels), f"counter {len(_bounds(metric.name)) - 1}"
         else:
             yield _named(metric.full_name, labels), _course_of(metric, labels, number)
 
@@ -101,8 +134,21 @@ def _named(name: str, labels: dict[str, str]) -> tsdb.Labels:
     return tuple(sorted((labels | {"__name__": name, "job": "vllm-vitals", "instance": "vitals:9840"}).items()))
 
 
-def courses() -> dict[str, list[float]]:
-    """A day of each, a value each step."""
+def courses() -> dict[str, tsdb.Course]:
+    """A day of each: as it is scraped, and as it is recorded once a minute."""
+    each = _day()
+    minute = boards.STEP // STEP
+    recorded = {f"minutes {which}": each[f"count {which}"][::minute] for which in range(8)}
+    recorded |= {"minutes share": each["share 4"][::minute], "worst fine": each["rank fine"]}
+    recorded["worst"] = [min(each["rank"][at : at + minute]) for at in range(0, len(each["rank"]), minute)]
+    # Samples that are not there cannot be said: what is no trouble is healthy here.
+    recorded["in trouble"] = recorded["worst"]
+    slow = {f"slow {which}": each[f"count {which}"][:: boards.SLOW_STEP // STEP] for which in range(8)}
+    steps = ((each, STEP), (recorded, boards.STEP), (slow, boards.SLOW_STEP))
+    return {name: tsdb.Course(values, step) for some, step in steps for name, values in some.items()}
+
+
+def _day() -> dict[str, list[float]]:
     chance, steps = random.Random(7), tsdb.DAY // STEP
     made: dict[str, list[float]] = {}
     for which in range(8):
@@ -127,8 +173,8 @@ def courses() -> dict[str, list[float]]:
 @contextmanager
 def running(folder: Path, engines: int, days: int) -> Iterator[history.Server]:
     """A Prometheus that watched the fleet for so long, until END."""
-    chunk = STEP * 120
-    span = tsdb.Span(END // chunk * chunk - days * tsdb.DAY, END // chunk * chunk, STEP)
+    chunk = math.lcm(STEP, boards.STEP, boards.SLOW_STEP) * 120
+    span = tsdb.Span(END // chunk * chunk - days * tsdb.DAY, END // chunk * chunk)
     tsdb.write(folder / "data", span, courses(), series(engines))
     (folder / "prometheus.yml").write_text("global: {}\n", encoding="utf-8")
     with history.running(folder) as url:

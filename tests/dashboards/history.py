@@ -27,6 +27,8 @@ from vllm_vitals.logs.decode import LineDecoder
 from vllm_vitals.logs.metrics import log_families
 from vllm_vitals.logs.schema import shipped
 from vllm_vitals.recordings import recording
+from vllm_vitals.rules.boards import POOL
+from vllm_vitals.rules.fleet import RANK
 from vllm_vitals.simulator.logs import STATS_INTERVAL_S, LogWriter
 from vllm_vitals.simulator.scenarios import scenario
 from vllm_vitals.simulator.world import Happening, World
@@ -197,20 +199,29 @@ def serve(folder: Path, samples: Iterator[str], *, ruled: bool = False) -> Itera
         file.write("# EOF\n")
     _promtool("create-blocks-from", "openmetrics", str(text), str(folder / "data"))
     (folder / "prometheus.yml").write_text("global: {}\n", encoding="utf-8")
-    if ruled:
+    for later in (False, True) if ruled else ():
         with running(folder) as url:
-            _record(folder, url)
+            _record(folder, url, later)
     with running(folder) as url:
         yield Server(url, END - SPAN, END, text)
 
 
-def _record(folder: Path, url: str) -> None:
-    """Evaluate the fleet's recording rules over what is there; those that read other records cannot be."""
+def _record(folder: Path, url: str, later: bool) -> None:
+    """Evaluate what dashboards read over what is there: first the rules that read no other record, ``later`` the rest.
+
+    Each must find what it reads in a block, and Prometheus looks for new ones when it starts.
+    """
     groups = yaml.safe_load((ROOT / "alerts" / "recording.yml").read_text(encoding="utf-8"))["groups"]
+    mine = [group for group in groups if group["name"].startswith(("vllm_vitals.fleet", "vllm_vitals.boards"))]
+    for group in mine:
+        group["rules"] = [
+            rule for rule in group["rules"] if any(first in rule["expr"] for first in (RANK, POOL)) == later
+        ]
+        for rule in group["rules"]:
+            # A rule that runs marks what it no longer says as gone; blocks that are made afterwards hold no such marks.
+            rule["expr"] = rule["expr"].replace(POOL, f"({POOL} and timestamp({POOL}) == time())")
     file = folder / "fleet.yml"
-    file.write_text(
-        yaml.safe_dump({"groups": [g for g in groups if g["name"] == "vllm_vitals.fleet"]}), encoding="utf-8"
-    )
+    file.write_text(yaml.safe_dump({"groups": [group for group in mine if group["rules"]]}), encoding="utf-8")
     span = [f"--start={END - SPAN}", f"--end={END}", "--eval-interval=15s"]
     _promtool("create-blocks-from", "rules", *span, f"--url={url}", f"--output-dir={folder / 'data'}", str(file))
 

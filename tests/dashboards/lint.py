@@ -80,10 +80,14 @@ def variable_faults(dashboard: Json) -> list[str]:
     faults = []
     if (source["name"], source["type"], source["label"]) != ("datasource", "datasource", "Data source"):
         faults.append("the first variable is not the data source")
+    if rest[-1] != {**rest[-1], "type": "adhoc", "filters": [], "label": "Filters"}:
+        faults.append("the last variable is no ad hoc filter")
+    del rest[-1]
     for variable in rest:
-        right = (
-            variable["multi"] and variable["includeAll"] and variable["allValue"] == ".+" and variable["refresh"] == 2
-        )
+        # Engine chooses one server, the worst; everything else shows all.
+        whole = variable["includeAll"] and variable["allValue"] == ".+"
+        worst = variable["name"] == "target" and "query_result(sort(" in variable["query"]["query"]
+        right = variable["multi"] and (whole or worst) and variable["refresh"] == 2
         if not right or variable["type"] != "query" or not variable["label"]:
             faults.append(
                 f"variable {variable['name']}: a labelled query, multi, All as .+, refreshed with the time range"

@@ -1,6 +1,6 @@
 """Write a Prometheus block whose series share their chunks: weeks of hundreds of servers in seconds.
 
-Input: courses (values at equal steps, by name, repeated each day) and series (labels, course). Output: a block's
+Input: courses (values at equal steps, by name) and series (labels, course). Output: a block's
 folder, as tsdb/docs/format has it. Invariant: Prometheus decodes every sample of every series as if each had chunks of
 its own; only the disk does not hold them twice. Why not promtool: a fleet's week is 600 million lines of text.
 """
@@ -20,22 +20,27 @@ Labels = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """From when to when (epoch s; whole chunks), a sample each ``step`` seconds."""
+    """From when to when (epoch s; whole chunks of every course)."""
 
     start: int
     end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """Values, ``step`` seconds apart; it begins anew when it ends, and holds whole chunks."""
+
+    values: Sequence[float]
     step: int
 
 
-def write(
-    folder: Path, span: Span, courses: Mapping[str, Sequence[float]], series: Iterable[tuple[Labels, str]]
-) -> None:
-    """Write one block; a course holds a day's values, or fewer, and begins anew when it ends."""
+def write(folder: Path, span: Span, courses: Mapping[str, Course], series: Iterable[tuple[Labels, str]]) -> None:
+    """Write one block of these series; a label pair, and the name of what it went through."""
     block = folder / _ULID
     (block / "chunks").mkdir(parents=True)
     chunks, entries = bytearray(b"\x85\xbd\x40\xdd\x01\0\0\0"), {}
-    for name, values in courses.items():
-        entries[name] = _course(chunks, span, values)
+    for name, course in courses.items():
+        entries[name] = _course(chunks, span, course)
     (block / "chunks" / "000001").write_bytes(chunks)
     count = _index(block / "index", entries, sorted(series))
     stats = {"numSamples": 1, "numSeries": count, "numChunks": count}
@@ -46,18 +51,19 @@ def write(
     (block / "meta.json").write_text(json.dumps(about), encoding="utf-8")
 
 
-def _course(chunks: bytearray, span: Span, values: Sequence[float]) -> bytes:
+def _course(chunks: bytearray, span: Span, course: Course) -> bytes:
     """Append a course's chunks; return what a series says of them in the index."""
     said, last_end, last_at = bytearray(), 0, 0
-    times = range(span.start, span.end, span.step * _SAMPLES)
+    values, step = course.values, course.step
+    times = range(span.start, span.end, step * _SAMPLES)
     said += _unsigned(len(times))
     bodies: dict[int, bytes] = {}
     for number, start in enumerate(times):
         first = number * _SAMPLES % len(values)
         if first not in bodies:
-            bodies[first] = xor([values[(first + i) % len(values)] for i in range(_SAMPLES)], span.step * 1000)
+            bodies[first] = xor([values[(first + i) % len(values)] for i in range(_SAMPLES)], step * 1000)
         data = struct.pack(">H", _SAMPLES) + _signed(start * 1000) + bodies[first]
-        at, begin, end = len(chunks), start * 1000, (start + span.step * (_SAMPLES - 1)) * 1000
+        at, begin, end = len(chunks), start * 1000, (start + step * (_SAMPLES - 1)) * 1000
         chunks += _unsigned(len(data)) + b"\x01" + data + struct.pack(">I", crc(b"\x01" + data))
         if number:
             said += _unsigned(begin - last_end) + _unsigned(end - begin) + _signed(at - last_at)

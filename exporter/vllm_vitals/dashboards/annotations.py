@@ -1,8 +1,9 @@
 """Annotations: when an engine changed its state, drawn on every chart."""
 
-from vllm_vitals.dashboards import levels, states
+from vllm_vitals.dashboards import levels, recorded, states
 from vllm_vitals.dashboards.promql import BY_ENGINE, gauge
 from vllm_vitals.dashboards.theme import Annotation
+from vllm_vitals.rules.fleet import ENGINES
 
 _WHO = "{{model_name}} · {{target}} · engine {{engine}}"
 
@@ -12,6 +13,13 @@ def incidents() -> Annotation:
     matcher = states.matcher(*states.HURTING, *states.COSTLY)
     expr = f"{gauge('state', matcher, keep=('state',))} == 1"
     return Annotation("Incidents", expr, levels.RED, "{{state}}", _WHO)
+
+
+def models_in_trouble() -> Annotation:
+    """Shaded spans while engines of a model hurt users or waste work, however many engines."""
+    trouble = recorded.of_model(ENGINES, states.matcher(*states.HURTING, *states.COSTLY))
+    expr = f"max by (model_name, state) {recorded.over('max', trouble)} > 0"
+    return Annotation("Incidents", expr, levels.RED, "{{state}}", "{{model_name}}")
 
 
 def state_changes(shown: bool) -> Annotation:

@@ -1,127 +1,95 @@
-"""Capacity: how much room is left, where the knee is, and where the trend goes."""
+"""Capacity: how much room is left, where the knee is, and where the trend goes; a row a model and size of KV cache."""
 
 from typing import Any
 
-from vllm_vitals.core.states import State
-from vllm_vitals.dashboards import field_config, links, panels, recorded, theme
-from vllm_vitals.dashboards.annotations import incidents
-from vllm_vitals.dashboards.panels import Panel
-from vllm_vitals.dashboards.promql import (
-    BY_ENGINE,
-    ENGINE_BRIEFLY,
-    bounded,
-    folded_target,
-    gauge,
-    highest,
-    in_words,
-    rate,
-    ratio,
-    total,
-    worst,
-)
+from vllm_vitals.dashboards import field_config, links, panels, pools, recorded, theme
+from vllm_vitals.dashboards.annotations import models_in_trouble
+from vllm_vitals.dashboards.panels import Column, Panel
+from vllm_vitals.dashboards.promql import ratio
 from vllm_vitals.dashboards.query import Query
 from vllm_vitals.dashboards.site import Site
 from vllm_vitals.dashboards.theme import Row
+from vllm_vitals.rules import boards
 from vllm_vitals.rules.text import percent
 
-_BANDS = (1, 5, 9, 17, 25, 33, 49, 65, 97, 129, 257)
-# Counts and peaks are evaluated each minute, however long the range: rates and states are over a minute, so none
-# falls between two evaluations. A mean is content with Grafana's own steps.
-_MINUTES = "$__range:1m"
-_STEPS = "$__range:$__interval"
+_NONE = f"Nothing to show: {recorded.NOT_LOADED}."
+_SIZE = "Engines of one model that hold about as many tokens of KV cache are one row: same GPUs, same settings."
 
 
 def build(site: Site) -> dict[str, Any]:
     """Return the dashboard's JSON."""
     rows = (
-        Row("How much room is left, at the peak of the range", _headroom(site)),
-        Row("Where is the knee?", _knee(site)),
+        Row("How much room is left, at the peak of the range", (*_tiles(site), _headroom(site), *_distribution())),
+        Row("Where is the knee? Choose one model", _knee(site)),
         Row("Where does it go?", _trend(site)),
         Row("Cost of incidents", _cost(site)),
     )
     return theme.dashboard(
         links.CAPACITY,
-        "How much room is left at the peak, what more concurrency would buy, and where the trend goes. Choose a week;"
-        " the review reports the same in words.",
+        "How much room is left at the peak, what more concurrency would buy, and where the trend goes, by model and "
+        "hardware. Shows a week; the review reports the same in words.",
         rows,
-        annotations=(incidents(),),
-        since="now-6h",
-        refresh="1m",
+        variables=("model_name",),
+        annotations=(models_in_trouble(),),
+        since="now-7d",
+        refresh="5m",
     )
 
 
-def _slots_used() -> str:
-    return f"{gauge('requests_running')} / on (target) group_left () ({_slots()} > 0)"
-
-
-def _slots() -> str:
-    return folded_target("server_setting", 'name="max_num_seqs"')
-
-
-def _headroom(site: Site) -> tuple[Panel, ...]:
-    kv = f"min(1 - {highest('kv_cache_usage_max_ratio')})"
-    slots = f"min(1 - max_over_time(({_slots_used()})[{_MINUTES}]))"
+def _tiles(site: Site) -> tuple[Panel, ...]:
     return (
         panels.stat(
             "KV cache left",
-            "What was free at the fullest moment of the range, on the fullest engine. At "
+            "What was free at the fullest minute of the range, on the fullest engine. At "
             f"{percent(1 - site.config.thresholds.kv_pressure_ratio)} and less, the next burst evicts.",
-            [Query(kv, instant=True)],
+            [Query(f"min(1 - {pools.peak(boards.USED)})", instant=True)],
             "percentunit",
-            "not reported",
+            "not recorded",
             levels=site.scale.kv_left,
-            worded=False,
             decimals=0,
         ),
         panels.stat(
             "Slots left",
-            "Free share of max_num_seqs at the busiest moment. None left with KV to spare: raise max_num_seqs. None "
+            "Free share of max_num_seqs at the busiest minute. None left with KV to spare: raise max_num_seqs. None "
             "left and KV full: add replicas.",
-            [Query(slots, instant=True)],
+            [Query(f"min(1 - {pools.peak(boards.SLOTS)})", instant=True)],
             "percentunit",
             "cap not known",
             levels=site.scale.slots_left,
-            worded=False,
             decimals=0,
         ),
         panels.stat(
             "KV demand, peak",
             "What KV usage would have been if everything that waited ran too. Above 100 % the cache is too small for "
             "the peak.",
-            [Query(f"max({highest('kv_cache_demand_ratio')})", instant=True)],
+            [Query(f"max({pools.peak(boards.DEMAND)})", instant=True)],
             "percentunit",
             "not known",
             levels=site.scale.kv_demand,
-            worded=False,
             decimals=0,
         ),
         panels.stat(
-            "Full-length requests",
-            "How many requests of max_model_len the smallest KV cache holds at once. Below max_num_seqs, long "
-            "requests can evict each other.",
-            [Query(f"min({gauge('kv_cache_full_windows')})", instant=True)],
-            "none",
-            "not known",
+            "Time nearly full",
+            "Of all engine-minutes of the range, the share with at most a tenth of the KV cache left, in the pool that "
+            "has most. Full without preemption is only well used; full all day has no room for a burst.",
+            [Query(f"max({pools.nearly_full()})", instant=True)],
+            "percentunit",
+            "not recorded",
             decimals=1,
         ),
         panels.stat(
             "Peak requests/s",
-            "Most finished requests per second over five minutes, all engines chosen together: what the next size "
+            "Most finished requests per second over five minutes, all models chosen together: what the next size "
             "must carry, plus one replica.",
-            [
-                Query(
-                    f"max_over_time(sum({rate('responses_total', over='5m', keep=('finished_reason',))})[{_MINUTES}])",
-                    instant=True,
-                )
-            ],
+            [Query(f"max_over_time(({_finished()})[$__range:1m])", instant=True)],
             "reqps",
             "no responses",
             decimals=2,
         ),
         panels.stat(
             "Peak useful tokens/s",
-            "Most useful tokens per second of all engines chosen together.",
-            [Query(f"max_over_time(sum({gauge('useful_tokens_per_second')})[{_MINUTES}])", instant=True)],
+            "Most useful tokens per second of all models chosen together.",
+            [Query(f"max_over_time(({_useful()})[$__range:1m])", instant=True)],
             "short",
             "no tokens",
             decimals=0,
@@ -129,21 +97,81 @@ def _headroom(site: Site) -> tuple[Panel, ...]:
     )
 
 
-def _banded(value: str, by: str = "") -> list[Query]:
-    """Return the mean of a value while so many requests ran, a query a band of concurrency; apart by a label's words.
+def _finished() -> str:
+    return f"sum({recorded.of_model(boards.of_model(boards.BY_REASON, 'rate5m'))})"
 
-    Engines are averaged at each step, not each over its own time: one that passed through a band counts as it lasted.
-    """
-    running = gauge("requests_running")
-    queries = []
-    for place, (low, high) in enumerate(zip(_BANDS, (*_BANDS[1:], None), strict=True)):
-        within = f"{running} >= {low}" + (f" < {high}" if high else "")
-        fold = f"avg by ({by})" if by else "avg"
-        average = f"avg_over_time({fold} (({value}) and on ({BY_ENGINE}) ({within}))[{_STEPS}])"
-        name = f"{low}-{high - 1}" if high else f"{low}+"
-        # Grafana makes room for the longest name, not for the widest: hair spaces make the last one the longest.
-        queries.append(Query(average, name + (f" {{{{{by}}}}}" if by else "") + "\u200a" * place, instant=True))
-    return queries
+
+def _useful() -> str:
+    return f"sum({recorded.of_model(boards.USEFUL)})"
+
+
+def _headroom(site: Site) -> Panel:
+    share: dict[str, Any] = {"unit": "percentunit", "decimals": 0, "width": 105}
+    shown: tuple[tuple[str, str, dict[str, Any]], ...] = (
+        (pools.engines(), "Engines", {"decimals": 0, "width": 75}),
+        (f"1 - {pools.peak(boards.USED)}", "Least KV left", share | {"levels": site.scale.kv_left}),
+        (pools.left(0.05), "KV left, p5", share),
+        (pools.left(0.5), "KV left, median", share | {"width": 125}),
+        (pools.nearly_full(), "Time above 90 %", share | {"decimals": 1, "width": 125}),
+        (pools.peak(boards.DEMAND), "Demand, peak", share | {"levels": site.scale.kv_demand}),
+        (pools.peak(boards.SLOTS), "Slots used, peak", share | {"width": 125}),
+        (pools.knee(), "Knee from", {"decimals": 0, "width": 90}),
+        (pools.middle(boards.USEFUL), "Tokens/s, median", {"unit": "short", "width": 130}),
+        (pools.peak(boards.USEFUL), "Tokens/s, peak", {"unit": "short", "width": 120}),
+    )  # fmt: skip
+    names = [Column("model_name", "Model"), Column(boards.SIZE, "KV tokens", width=95)]
+    values = [Column(f"Value #{chr(ord('A') + at)}", name, **look) for at, (_, name, look) in enumerate(shown)]
+    return panels.table(
+        "Room by model and hardware",
+        f"{_SIZE} KV left: over all its engines and minutes, p5 is what the fullest twentieth had. Knee from: the "
+        "concurrency of an engine from which more requests bring less than a tenth more tokens.",
+        [expr for expr, _, _ in shown],
+        [*names, *values],
+        _NONE,
+        sort="Least KV left",
+        height=7,
+    )
+
+
+def _distribution() -> tuple[Panel, ...]:
+    within = recorded.over("avg", recorded.of_model(boards.LEFT))
+    return (
+        panels.heatmap(
+            "KV left, engines over time",
+            "How many engines had how much of their KV cache left, of the models chosen. A dark band at the bottom is "
+            "a fleet that the next burst tips over; two bands are two kinds of engines.",
+            Query(f"sum by (le) ({within})"),
+            "percentunit",
+            _NONE,
+            width=12,
+            height=7,
+        ),
+        panels.timeseries(
+            "Engines by model and hardware",
+            f"{_SIZE} A new line explains a step in the lines below: a model, a length limit or gpu_memory_utilization "
+            "changed.",
+            [Query(pools.drawn(boards.ENGINES), pools.LEGEND)],
+            "short",
+            _NONE,
+            width=12,
+            height=7,
+        ),
+    )
+
+
+def _banded(part: str, whole: str) -> list[Query]:
+    """Return a value's mean, a query a band of concurrency; of the first model where several are chosen."""
+    one = f"topk(1, count by (model_name) ({recorded.of_model(boards.IN_BAND)}))"
+    return [
+        Query(
+            pools.banded(part, whole, pools.BY, f'{boards.BAND}="{name}"') + f" and on (model_name) {one}",
+            # Grafana makes room for the longest name, not for the widest: hair spaces make the last one the longest.
+            f"{name} {pools.LEGEND}" + "\u200a" * place,
+            instant=True,
+        )
+        for place, (name, low, _) in enumerate(boards.bands())
+        if low
+    ]
 
 
 def _knee(site: Site) -> tuple[Panel, ...]:
@@ -152,47 +180,45 @@ def _knee(site: Site) -> tuple[Panel, ...]:
             "Useful tokens per second, by concurrency",
             "Mean useful rate of an engine while so many requests ran. Where the bars stop growing is the knee: more "
             "sequences than that only add waiting. If the last bar still grows, max_num_seqs may go up.",
-            _banded(gauge("useful_tokens_per_second")),
+            _banded(boards.BAND_USEFUL, boards.IN_BAND),
             "short",
             "No request ran in this range.",
             width=8,
-            height=9,
+            height=10,
         ),
         panels.bars(
             "Time per token p99, by concurrency",
-            "What more concurrency costs each user, at the same counts. Choose the highest band whose bar is within "
-            "your objective. At most: all in the first bucket; at least: beyond the last.",
-            _banded(in_words(bounded("tpot_p99_seconds", 'source="request"'), estimate=""), by="bound"),
+            "What more concurrency costs each user, at the same counts; where buckets only bound it, that bound. "
+            "Choose the highest band whose bar is within your objective.",
+            _banded(boards.BAND_TPOT, boards.BAND_TIMED),
             "s",
             "No request finished in this range.",
             width=8,
-            height=9,
+            height=10,
             levels=site.scale.tpot,
         ),
         panels.bars(
             "Preemptions per second, by concurrency",
             "Where evictions begin is the most that this KV cache carries with these lengths.",
-            _banded(gauge("preemptions_per_second")),
+            _banded(boards.BAND_PREEMPTIONS, boards.IN_BAND),
             "ops",
             "No request ran in this range.",
             width=8,
-            height=9,
+            height=10,
         ),
     )
 
 
 def _trend(site: Site) -> tuple[Panel, ...]:
-    def peak(of: str, ago: str = "") -> str:
-        return f"max_over_time({of}[1h:1m]{ago and f' offset {ago}'})"
+    def peak(record: str, ago: str = "") -> str:
+        return f"max by ({pools.BY}) (max_over_time({recorded.of_model(record)}[1h]{ago and f' offset {ago}'}))"
 
-    kv = worst(gauge("kv_cache_usage_max_ratio"))
-    throughput = total(gauge("useful_tokens_per_second"))
     return (
         panels.timeseries(
             "KV cache, hourly peak",
-            "The fullest engine of each model over the hour before, and the same a week ago (dashed). Compare peaks "
+            "The fullest engine of each pool over the hour before, and the same a week ago (dashed). Compare peaks "
             "from week to week, not single hours.",
-            [Query(peak(kv), "{{model_name}}"), Query(peak(kv, "1w"), "a week ago: {{model_name}}")],
+            [Query(peak(boards.USED), pools.LEGEND), Query(peak(boards.USED, "1w"), f"a week ago: {pools.LEGEND}")],
             "percentunit",
             "No engine reports KV usage.",
             levels=site.scale.kv_usage,
@@ -203,16 +229,16 @@ def _trend(site: Site) -> tuple[Panel, ...]:
             "Slots used, hourly peak",
             "Largest share of max_num_seqs in use over the hour before. At 100 % requests queue, whatever the KV "
             "usage.",
-            [Query(peak(f"({worst(_slots_used())})"), "{{model_name}}")],
+            [Query(peak(boards.SLOTS), pools.LEGEND)],
             "percentunit",
             "max_num_seqs is not known: give the start-up log or set it in the config.",
             high=1,
         ),
         panels.timeseries(
             "Useful tokens per second, hourly peak",
-            "All engines of each model together, and the same a week ago (dashed). The growth of this line is what "
+            "All engines of each pool together, and the same a week ago (dashed). The growth of this line is what "
             "you plan for.",
-            [Query(peak(throughput), "{{model_name}}"), Query(peak(throughput, "1w"), "a week ago: {{model_name}}")],
+            [Query(peak(boards.USEFUL), pools.LEGEND), Query(peak(boards.USEFUL, "1w"), f"a week ago: {pools.LEGEND}")],
             "short",
             "No tokens were produced in this range.",
             overrides=[_past()],
@@ -235,11 +261,9 @@ def _cost(site: Site) -> tuple[Panel, ...]:
             [Query(recorded.minutes(site.config.evaluation_seconds), "{{state}}", instant=True)],
             "s",
             f"Every engine was healthy in this range; or {recorded.NOT_LOADED}.",
+            width=12,
             height=7,
-            overrides=[
-                field_config.by_name(state.value, colour=state.spec.colour, displayName=state.spec.label)
-                for state in State
-            ],
+            overrides=field_config.state_colours(),
         ),
         panels.bars(
             "Work lost to recomputation",
@@ -248,26 +272,15 @@ def _cost(site: Site) -> tuple[Panel, ...]:
             [Query(f"sort_desc({_lost_share()})", "{{model_name}}", instant=True)],
             "percentunit",
             "No work was done in this range.",
+            width=12,
             height=7,
             high=1,
             levels=site.scale.recompute_tax,
-        ),
-        panels.timeseries(
-            "KV capacity in tokens",
-            "What each engine's cache holds. It falls when a model, a length limit or gpu_memory_utilization "
-            "changes: a step here explains a step above.",
-            [Query(gauge("kv_cache_capacity_tokens"), ENGINE_BRIEFLY)],
-            "short",
-            "The server does not expose its cache size.",
-            height=7,
         ),
     )
 
 
 def _lost_share() -> str:
     """Lost / (lost + useful) by model. Useful is 1 - tax of all that was computed; idle time weighs nothing."""
-    # At a tax of 1 there is no useful work to scale by; such a moment is left out.
-    tax, useful = f"({gauge('recompute_tax_ratio')} < 1)", gauge("useful_tokens_per_second")
-    computed = f"{useful} / on ({BY_ENGINE}) (1 - {tax})"
-    lost = f"({computed}) * on ({BY_ENGINE}) {tax}"
-    return ratio(*(total(f"sum_over_time(({part})[{_MINUTES}])") for part in (lost, computed)))
+    parts = (recorded.of_model(record) for record in (boards.LOST, boards.COMPUTED))
+    return ratio(*(f"sum by (model_name) (sum_over_time({part}[$__range]))" for part in parts))

@@ -215,6 +215,7 @@ def _times(site: Site) -> tuple[Panel, ...]:
         ("decode_time_seconds", "Decode time", "First to last token, preemption included."),
         ("inference_time_seconds", "Inference time", "First schedule to last token, preemption included."),
         ("e2e_latency_seconds", "End to end", "Arrival to finish: queue, prompt and every token."),
+        ("inter_token_latency_seconds", "Gap between two tokens", "Each gap, not each request: one stall shows."),
     )  # fmt: skip
     return tuple(
         panels.timeseries(

@@ -35,9 +35,10 @@ def build(site: Site) -> dict[str, Any]:
     )
     return theme.dashboard(
         links.ENGINE,
-        "Why is this engine slow, and which knob first? Choose one engine above; with several chosen, tiles show the "
-        "worst.",
+        "Why is this engine slow, and which knob first? Opens with the worst server of the models chosen; with several "
+        "engines, tiles show the worst.",
         rows,
+        variables=("model_name", "worst target", "engine"),
         annotations=(incidents(), state_changes(shown=True)),
     )
 
@@ -274,7 +275,7 @@ def _latency(site: Site) -> tuple[Panel, ...]:
             "Time to first token",
             "From arrival to the first token, queueing included. The line is the objective. p99 far above p50 with a "
             "queue: slots or KV are short.",
-            [Query(quantile(q, "ttft_seconds", site, BY_ENGINE), of_engine(f"p{q * 100:g}")) for q in (0.5, 0.9, 0.99)],
+            [Query(quantile(q, "ttft_seconds", site, BY_ENGINE), of_engine(f"p{q * 100:g}")) for q in (0.5, 0.99)],
             "s",
             "No request got its first token in this range.",
             levels=site.scale.ttft,
@@ -282,15 +283,9 @@ def _latency(site: Site) -> tuple[Panel, ...]:
         ),
         panels.timeseries(
             "Time per output token",
-            "Per finished request: what a reader sees as speed; and the longest gaps between two tokens, which one "
-            "stall shows. Interpolated inside vLLM's buckets, so small changes may be rounding.",
-            [
-                *(
-                    Query(quantile(q, "tpot_seconds", site, BY_ENGINE), of_engine(f"p{q * 100:g}"))
-                    for q in (0.5, 0.9, 0.99)
-                ),
-                Query(quantile(0.99, "inter_token_latency_seconds", site, BY_ENGINE), of_engine("single gap, p99")),
-            ],
+            "Per finished request: what a reader sees as speed. Interpolated inside vLLM's buckets, so small changes "
+            "may be rounding. Single gaps are in the closed rows.",
+            [Query(quantile(q, "tpot_seconds", site, BY_ENGINE), of_engine(f"p{q * 100:g}")) for q in (0.5, 0.99)],
             "s",
             "No token was made in this range.",
             levels=site.scale.tpot,

@@ -5,6 +5,7 @@ Input: names, property values. Output: pieces of JSON. Invariant: green, yellow 
 
 from typing import Any
 
+from vllm_vitals.core.states import State
 from vllm_vitals.dashboards import links
 from vllm_vitals.dashboards.levels import GREEN, RED, YELLOW
 
@@ -31,6 +32,11 @@ def finish_colours() -> list[dict[str, Any]]:
     """Reasons why a response finished: whole answers green, cut ones yellow, failed ones red."""
     colours = {"stop": GREEN, "length": YELLOW, "error": RED, "abort": QUIET}
     return [by_regex(f"^{reason}", colour=colour) for reason, colour in colours.items()]
+
+
+def state_colours() -> list[dict[str, Any]]:
+    """Return each state's colour and label, for series that are called by their state."""
+    return [by_name(state.value, colour=state.spec.colour, displayName=state.spec.label) for state in State]
 
 
 def outcome_colours() -> list[dict[str, Any]]:

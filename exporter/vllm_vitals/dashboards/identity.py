@@ -17,12 +17,11 @@ def widen(dashboard: dict[str, Any], labels: Sequence[str]) -> dict[str, Any]:
     if not labels:
         return dashboard
     variables = dashboard["templating"]["list"]
-    source, rest = variables[0], variables[1:]
-    template = next(variable for variable in rest if variable["name"] == "target")
-    added = [_variable(template, label) for label in labels]
+    source, *rest, filters = variables
+    added = [_variable(rest[0], label) for label in labels]
     return dashboard | {
         "panels": [_panel(panel, labels) for panel in dashboard["panels"]],
-        "templating": {"list": [source, *added, *(_narrowed(variable, labels) for variable in rest)]},
+        "templating": {"list": [source, *added, *(_narrowed(variable, labels) for variable in rest), filters]},
         "annotations": {"list": [_annotation(mark, labels) for mark in dashboard["annotations"]["list"]]},
     }
 
@@ -42,7 +41,7 @@ def legend(text: str, labels: Sequence[str]) -> str:
 
 
 def _variable(template: dict[str, Any], label: str) -> dict[str, Any]:
-    query = template["query"]["query"].replace(", target)", f", {label})")
+    query = re.sub(r", \w+\)$", f", {label})", template["query"]["query"])
     return template | {
         "name": label,
         "label": label.capitalize(),
@@ -52,6 +51,8 @@ def _variable(template: dict[str, Any], label: str) -> dict[str, Any]:
 
 def _narrowed(variable: dict[str, Any], labels: Sequence[str]) -> dict[str, Any]:
     query = variable["query"]["query"]
+    if query.startswith("query_result("):
+        return variable | {"query": variable["query"] | {"query": expression(query, labels)}}
     matchers = ", ".join(f'{label}=~"${label}"' for label in labels)
     narrowed = query.replace("{", f"{{{matchers}, ", 1) if "{" in query else query.replace(",", f"{{{matchers}}},", 1)
     return variable | {"query": variable["query"] | {"query": narrowed}}

@@ -56,9 +56,14 @@ def _variable(variable: dict[str, Any]) -> dict[str, Any]:
         return _without(modern, ("datasource", "allValue", "sort")) | {
             "current": {"selected": False, "text": "Prometheus", "value": "prometheus"}
         }
+    if variable["type"] == "adhoc":
+        kept = {key: modern[key] for key in ("name", "label", "type", "hide")}
+        return kept | {"datasource": DATASOURCE, "filters": []}
     query = variable["query"]
     if isinstance(query, str):
         modern["query"] = {"query": query, "refId": f"Variable-{variable['name']}"}
+    if not variable["includeAll"]:
+        return modern | {"datasource": DATASOURCE, "current": {}}
     return modern | {
         "datasource": DATASOURCE,
         "current": {"selected": True, "text": ["All"], "value": ["$__all"]},

@@ -8,8 +8,13 @@ import re
 from typing import Any
 
 from vllm_vitals.catalog import METRICS, NAMESPACE, NORMALISED, Kind
+from vllm_vitals.config.alerts import Config
 from vllm_vitals.dashboards.site import Site
+from vllm_vitals.rules import boards
 
+# What rules have recorded is as absent as what they read.
+_BEHIND = {rule.record: rule.expr for rule in boards.every(Config())}
+_RECORD = re.compile(r"\b(?:model|pool|engine|target|fleet):\w+:\w+")
 _OURS = {metric.full_name: metric for metric in METRICS}
 _NAME = re.compile(rf"\b{NAMESPACE}\w+")
 _PART = re.compile(r"_(?:bucket|sum|count)$")
@@ -37,7 +42,8 @@ def _explained(panel: dict[str, Any], site: Site) -> dict[str, Any]:
 
 def why_not_native(expr: str) -> str:
     """Return the catalogue's reason why recording rules cannot answer this query, or nothing where they can."""
-    named = [_OURS[name] for name in _NAME.findall(expr) if name in _OURS]
+    read = _RECORD.sub(lambda record: _BEHIND.get(record[0], ""), expr)
+    named = [_OURS[name] for name in _NAME.findall(read) if name in _OURS]
     return next((metric.why_not_native for metric in named if not metric.native), "")
 
 

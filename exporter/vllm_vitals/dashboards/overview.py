@@ -4,9 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 from vllm_vitals.dashboards import field_config, front, levels, links, panels, promql, recorded, states, theme, wait
-from vllm_vitals.dashboards.annotations import incidents, state_changes
+from vllm_vitals.dashboards.annotations import models_in_trouble
 from vllm_vitals.dashboards.panels import Column, Panel
-from vllm_vitals.dashboards.promql import ENGINE_BRIEFLY, bounded, gauge, in_words, quantile, rate, total, worst
+from vllm_vitals.dashboards.promql import ENGINE_BRIEFLY, bounded, gauge, in_words, quantile, rate, total
 from vllm_vitals.dashboards.query import Query
 from vllm_vitals.dashboards.site import ANY_IS_BAD, ANY_IS_ODD, Site
 from vllm_vitals.dashboards.theme import Row
@@ -34,7 +34,8 @@ def build(site: Site) -> dict[str, Any]:
         links.OVERVIEW,
         "Are users affected? Which model, which engine, since when. Start here; every row links to its engine.",
         rows,
-        annotations=(incidents(), state_changes(shown=False)),
+        annotations=(models_in_trouble(),),
+        since="now-1h",
     )
 
 
@@ -217,7 +218,7 @@ def _when(site: Site) -> tuple[Panel, ...]:
             "Time to first token p99, by model",
             "p99 by model, queueing included. A climb with a flat time per token is a queue; a climb of both is an "
             "engine that redoes work.",
-            [Query(quantile(0.99, "ttft_seconds", site), "{{model_name}}")],
+            [Query(recorded.late_first_token(), "{{model_name}}")],
             "s",
             "No request got its first token in this range.",
             levels=site.scale.ttft,
@@ -227,7 +228,7 @@ def _when(site: Site) -> tuple[Panel, ...]:
             "Useful tokens per second",
             "Generated plus computed prompt tokens, recomputation left out, by model. Falling while requests run and "
             "wait is the mark of a death spiral.",
-            [Query(total(gauge("useful_tokens_per_second")), "{{model_name}}")],
+            [Query(recorded.total("useful_tokens_per_second"), "{{model_name}}")],
             "short",
             "No tokens were produced in this range.",
             width=6,
@@ -236,7 +237,7 @@ def _when(site: Site) -> tuple[Panel, ...]:
             "Requests waiting",
             "Queued requests by model. A steady queue without preemptions is a capacity problem; one that grows under"
             " preemption is not.",
-            [Query(total(gauge("requests_waiting", keep=("reason",))), "{{model_name}}")],
+            [Query(recorded.total("requests_waiting"), "{{model_name}}")],
             "short",
             "No engine has been seen in this range.",
             width=6,
@@ -265,7 +266,7 @@ def _signs(site: Site) -> tuple[Panel, ...]:
             "Preemptions per second",
             "Evictions by model. Some are normal in a full cache; what counts is whether the same requests are "
             "evicted again (R, repeat share).",
-            [Query(worst(gauge("preemptions_per_second")), "{{model_name}}")],
+            [Query(recorded.worst("preemptions_per_second"), "{{model_name}}")],
             "ops",
             "No engine reports preemptions.",
             width=6,
@@ -274,7 +275,7 @@ def _signs(site: Site) -> tuple[Panel, ...]:
             "KV cache, maximum over the window",
             "The fullest engine of each model. Above the line a burst of long requests will cause preemptions. The "
             "maximum is shown because usage dips whenever a victim frees its blocks.",
-            [Query(worst(gauge("kv_cache_usage_max_ratio")), "{{model_name}}")],
+            [Query(recorded.worst("kv_cache_usage_max_ratio"), "{{model_name}}")],
             "percentunit",
             "No engine reports KV usage.",
             levels=site.scale.kv_usage,
@@ -285,7 +286,7 @@ def _signs(site: Site) -> tuple[Panel, ...]:
             "Tail ratio p99 / p50, lower bound",
             "How much slower than the median the slowest 1 % of requests get their tokens, at the least (buckets "
             "hide the rest). Above the line, preemption or prefill stalls some users.",
-            [Query(worst(gauge("tpot_p99_p50_ratio", 'source="request"', 'bound="lower"')), "{{model_name}}")],
+            [Query(recorded.worst("tpot_p99_p50_ratio"), "{{model_name}}")],
             "none",
             "Too few requests, or both quantiles lie in the same bucket.",
             levels=site.scale.tail_ratio,
@@ -295,7 +296,7 @@ def _signs(site: Site) -> tuple[Panel, ...]:
             "Truncated at the cap",
             "Share of responses that end by length. A step up after a deploy is usually a new max_tokens or a lost "
             "default; see Workload for which cap.",
-            [Query(worst(gauge("truncated_ratio")), "{{model_name}}")],
+            [Query(recorded.worst("truncated_ratio"), "{{model_name}}")],
             "percentunit",
             "No response has finished in this range.",
             levels=site.scale.truncated,

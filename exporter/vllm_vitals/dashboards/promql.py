@@ -21,6 +21,8 @@ _SELECTORS = {"target": 'target=~"$target"', "model_name": 'model_name=~"$model_
 # whatever model is chosen.
 _OF_NAMELESS_TOO = frozenset({"state", "state_since_timestamp_seconds"})
 _OR_NAMELESS = {"model_name": 'model_name=~"$model_name|"', "engine": 'engine=~"$engine|"'}
+# Two missed scrapes, where they are rare; a series that is gone for good is not shown much longer.
+_LOOK_BACK = "2m"
 # A selector of ours or of a record that stands without a range.
 _BARE = re.compile(r"(?<![\w:])(?:\w+:)?vllm_vitals_\w+(?::\w+)?\{[^{}]*\}(?! ?\[)")
 
@@ -103,17 +105,6 @@ def quantile(q: float, name: str, site: Site, by: str = "model_name") -> str:
     return f"histogram_quantile({q:g}, sum by ({labels}) ({histogram(name, site)}))"
 
 
-def distribution(name: str, site: Site) -> str:
-    """Cumulative buckets of all engines together, for a heatmap.
-
-    Engines with a lower length limit have fewer buckets: above their last one they count as whole, else their
-    observations would be missing from the sum there and seem to lie above every bucket.
-    """
-    buckets, count = histogram(name, site), histogram(name, site, "count")
-    known = f"sum by (le) (({buckets}) * 0 + on ({BY_ENGINE}) group_left () ({count}))"
-    return f"sum by (le) ({buckets}) + (scalar(sum({count})) - {known})"
-
-
 def bounded(name: str, *matchers: str) -> str:
     """Return the daemon's quantile per engine, whose label ``bound`` says what it is.
 
@@ -144,10 +135,10 @@ def folded_target(name: str, *matchers: str, keep: tuple[str, ...] = ()) -> str:
 
 
 def looking_back(expr: str) -> str:
-    """Return an instant query that a missed scrape does not empty: each series' last sample of a few scrapes."""
+    """Return an instant query that a missed scrape does not empty: each series' last sample, of any range alike."""
     if "$__range" in expr:
         return expr
-    return _BARE.sub(lambda found: f"last_over_time({found[0]}[{RATE_RANGE}])", expr)
+    return _BARE.sub(lambda found: f"last_over_time({found[0]}[{_LOOK_BACK}])", expr)
 
 
 def of_engine(what: str) -> str:

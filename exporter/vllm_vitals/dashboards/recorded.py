@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from vllm_vitals.core.states import State
 from vllm_vitals.dashboards import states
 from vllm_vitals.dashboards.promql import BY_ENGINE, RATE_RANGE
+from vllm_vitals.rules import boards
 from vllm_vitals.rules.fleet import ENGINES, RANK
 
 # Engines in a timeline, worst first: more bands than these nobody reads.
@@ -28,11 +29,57 @@ def of_engine(record: str) -> str:
     return record + _ENGINE
 
 
+def over(how: str, record: str, window: str = RATE_RANGE) -> str:
+    """Return a record over each step, so that none of it falls between two; as it stands where steps are shorter."""
+    return f"({how}_over_time({record}[{window}]) or {record})"
+
+
 def rank_over_time() -> str:
     """Return the worst state of each step, so that no spell falls between two; of the engines that were worst."""
-    rank = of_engine(RANK)
-    worst = f"bottomk({MOST}, min by ({BY_ENGINE}) (min_over_time({rank}[$__range] @ end())))"
-    return f"min by ({BY_ENGINE}) (min_over_time({rank}[{RATE_RANGE}])) and on ({BY_ENGINE}) {worst}"
+    rank, trouble = of_engine(boards.WORST), of_engine(boards.TROUBLE)
+    worst = f"min by ({BY_ENGINE}) (min_over_time({trouble}[$__range] @ end()) or {rank} @ end())"
+    drawn = f"(min_over_time({trouble}[{RATE_RANGE}]) or {rank}) and on ({BY_ENGINE}) bottomk({MOST}, {worst})"
+    return f"min by ({BY_ENGINE}) ({drawn})"
+
+
+def worst(name: str) -> str:
+    """Return what the worst engine of each model said of a gauge in each step; of the models where it was highest."""
+    record = of_model(boards.of_model(name, "max"))
+    most = f"topk({MOST}, max by (model_name) (max_over_time({record}[$__range] @ end())))"
+    return f"max by (model_name) {over('max', record)} and on (model_name) {most}"
+
+
+def total(name: str, how: str = "sum", by: str = "model_name") -> str:
+    """Return the mean over each step of what a model's engines said together."""
+    return f"max by ({by}) {over('avg', of_model(boards.of_model(name, how)))}"
+
+
+def of_targets(record: str, by: str) -> str:
+    """Return a server's record, of those where it was highest."""
+    each = record + '{target=~"$target"}'
+    most = f"topk({MOST}, max by (target, {by}) (max_over_time({each}[$__range] @ end())))"
+    return f"max by (target, {by}) {over('max', each)} and on (target, {by}) {most}"
+
+
+def buckets(name: str, by: str = "model_name, le") -> str:
+    """Return a histogram's buckets as rates, of each model or of all together."""
+    each = total(f"{name}_bucket", "rate5m", "model_name, le")
+    return each if by == "model_name, le" else f"sum by ({by}) ({each})"
+
+
+def late_first_token() -> str:
+    """Return each model's p99 of the time to the first token, the largest of each step."""
+    return f"max by (model_name) {over('max', of_model(boards.LATE_TTFT))}"
+
+
+def quantile(q: float, name: str) -> str:
+    """Return a quantile of each model."""
+    return f"histogram_quantile({q:g}, {buckets(name)})"
+
+
+def mean(name: str) -> str:
+    """Return a histogram's mean of each model, absent where nothing was counted."""
+    return f"{total(f'{name}_sum', 'rate5m')} / ({total(f'{name}_count', 'rate5m')} > 0)"
 
 
 def worst_engine() -> str:

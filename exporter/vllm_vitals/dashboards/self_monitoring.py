@@ -2,12 +2,13 @@
 
 from typing import Any
 
-from vllm_vitals.dashboards import field_config, levels, links, panels, theme
+from vllm_vitals.dashboards import field_config, levels, links, panels, recorded, theme
 from vllm_vitals.dashboards.panels import Column, Panel
 from vllm_vitals.dashboards.promql import folded_target, gauge, metric, rate
 from vllm_vitals.dashboards.query import Query
 from vllm_vitals.dashboards.site import ANY_IS_BAD, Site
 from vllm_vitals.dashboards.theme import Row
+from vllm_vitals.rules import boards
 
 _REPLICA = f"and on (job, instance) {metric('build_info').full_name}"
 
@@ -112,17 +113,17 @@ def _odd(site: Site) -> tuple[Panel, ...]:
             "Failed scrapes per second, by reason",
             "Why scrapes fail: refused and dns are a server that is gone; timeout, truncated and http_error one that "
             "is there and cannot answer; unauthorized is a key.",
-            [Query(rate("scrape_errors_total", keep=("reason",)) + " > 0", "{{target}} {{reason}}")],
+            [Query(recorded.of_targets(boards.FAILED, "reason"), "{{target}} {{reason}}")],
             "cps",
-            "No scrape has failed.",
+            "No scrape has failed, or this Prometheus has not loaded recording.yml.",
         ),
         panels.timeseries(
             "Samples dropped as impossible",
             "Values that cannot be true (KV usage above 1, a negative count), by family. Never shown as data, but a "
             "sign of a bug on the server: report it.",
-            [Query(rate("invalid_samples_total", keep=("family",)), "{{target}} {{family}}")],
+            [Query(recorded.of_targets(boards.DROPPED, "family"), "{{target}} {{family}}")],
             "cps",
-            "Every sample was possible.",
+            "Every sample was possible, or this Prometheus has not loaded recording.yml.",
         ),
         panels.timeseries(
             "Log lines per second, by what became of them",
@@ -141,11 +142,11 @@ def _cost(site: Site) -> tuple[Panel, ...]:
     return (
         panels.timeseries(
             "Duration of a scrape",
-            "How long each server takes to answer /metrics. It grows when the server's event loop is busy: an early "
-            "warning.",
-            [Query(folded_target("scrape_duration_seconds"), "{{target}}")],
+            "How long the slowest server takes to answer /metrics, and the one in the middle. It grows when a server's "
+            "event loop is busy: an early warning. The table above has each server's.",
+            [Query(f"max({boards.SLOWEST})", "slowest server"), Query(f"max({boards.USUAL})", "median server")],
             "s",
-            "No server is configured.",
+            "No server is configured, or this Prometheus has not loaded recording.yml.",
             width=6,
         ),
         panels.timeseries(

@@ -29,6 +29,14 @@ def worst_rank(by: str = BY_ENGINE) -> str:
     return f"{fold} (\n  " + "\n  or ".join(clauses) + "\n)"
 
 
+def of_servers() -> str:
+    """Return the same by server, of the models chosen and of those that have no name yet, whatever server is."""
+    name = metric("state").full_name
+    of = {state: f'{name}{{model_name=~"$model_name|", {matcher(state)}}}' for state in State}
+    ranks = " or ".join(f"{state.rank} * (max by (target) ({of[state]}) == 1)" for state in State)
+    return f"min by (target) ({ranks})"
+
+
 def matcher(*states: State) -> str:
     """Return a label matcher for these states."""
     return 'state=~"' + "|".join(states) + '"' if len(states) > 1 else f'state="{states[0]}"'

@@ -12,7 +12,7 @@ from typing import Any
 from grafanalib import core
 from grafanalib._gen import DashboardEncoder
 
-from vllm_vitals.dashboards import links
+from vllm_vitals.dashboards import links, states
 from vllm_vitals.dashboards.modernise import DATASOURCE, modernise
 from vllm_vitals.dashboards.panels import COLUMNS, Panel
 from vllm_vitals.dashboards.promql import looking_back, metric
@@ -53,6 +53,8 @@ def dashboard(
     annotations: Iterable[Annotation] = (), since: str = "now-30m", refresh: str = "10s",
 ) -> dict[str, Any]:  # fmt: skip
     """Return the finished dashboard, as plain JSON types."""
+    chosen = [_variable(name, scoped=variables[0] == "target") for name in variables]
+    filters = [core.Template(name="filters", label="Filters", type="adhoc", query="")]
     body = core.Dashboard(
         title=links.TITLES[uid],
         uid=uid,
@@ -60,12 +62,12 @@ def dashboard(
         editable=False,
         graphTooltip=core.GRAPH_TOOLTIP_MODE_SHARED_CROSSHAIR,
         tags=["vllm-vitals"],
-        timezone="browser",
+        timezone="utc",  # as alerts, runbooks and reports: who is woken compares them
         time=core.Time(since, "now"),
         refresh=refresh,
         annotations=core.Annotations([_annotation(each) for each in annotations]),
-        templating=core.Templating([_datasource(), *(_variable(name) for name in variables)]),
-        links=[core.DashboardLink(title="vLLM vitals", tags=["vllm-vitals"], includeVars=True, keepTime=True)],
+        templating=core.Templating([_datasource(), *chosen, *filters]),
+        links=[_link(other) for other in links.TITLES if other != uid],
         panels=_flow(rows),
     )
     return modernise(json.loads(json.dumps(body, cls=DashboardEncoder, sort_keys=True)))
@@ -75,13 +77,34 @@ def _datasource() -> core.Template:
     return core.Template(name="datasource", label="Data source", type="datasource", query="prometheus")
 
 
-def _variable(name: str) -> core.Template:
+def _link(uid: str) -> core.DashboardLink:
+    """Return a link that takes time and choices along; but Engine chooses a server by itself: the worst."""
+    path, whole = f"/d/{uid}", uid != links.ENGINE
+    if not whole:
+        path += "?${datasource:queryparam}&${model_name:queryparam}"
+    title = links.TITLES[uid].rpartition(" · ")[2]
+    return core.DashboardLink(title=title, type="link", uri=path, includeVars=whole, keepTime=True, icon="dashboard")
+
+
+def _worst_first() -> core.Template:
+    """Return the servers of the models chosen, worst first; one is chosen, since every chart is a line an engine."""
+    return core.Template(
+        name="target", label="Server", query=f"query_result(sort({states.of_servers()}))", sort=core.SORT_DISABLED,
+        regex='/target="([^"]+)"/', includeAll=False, multi=True, refresh=core.REFRESH_ON_TIME_RANGE_CHANGE,
+    )  # fmt: skip
+
+
+def _variable(name: str, *, scoped: bool) -> core.Template:
+    """Return a variable; ``scoped``: models are those of the servers chosen."""
     labels = {"target": "Server", "model_name": "Model", "engine": "Engine"}
+    if name == "worst target":
+        return _worst_first()
     if name == "target":
         query = f"label_values({metric('target_up').full_name}, target)"
     else:
-        chosen = {"model_name": 'target=~"$target"', "engine": 'target=~"$target", model_name=~"$model_name"'}[name]
-        query = f"label_values({metric('state').full_name}{{{chosen}}}, {name})"
+        chosen = 'target=~"$target"' if name == "engine" or scoped else ""
+        chosen += ', model_name=~"$model_name"' if name == "engine" else ""
+        query = f"label_values({metric('state').full_name}{{{chosen}}}, {name})".replace("{}", "")
     return core.Template(
         name=name, label=labels[name], query=query, includeAll=True, multi=True, allValue=".+",
         refresh=core.REFRESH_ON_TIME_RANGE_CHANGE,

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from vllm_vitals.dashboards import field_config, links, panels, routes, theme
-from vllm_vitals.dashboards.annotations import incidents
+from vllm_vitals.dashboards import field_config, links, panels, recorded, routes, theme
+from vllm_vitals.dashboards.annotations import models_in_trouble
 from vllm_vitals.dashboards.panels import Panel
-from vllm_vitals.dashboards.promql import distribution, gauge, mean, quantile, rate, ratio, total, worst
+from vllm_vitals.dashboards.promql import rate, ratio
 from vllm_vitals.dashboards.query import Query
 from vllm_vitals.dashboards.site import Site
 from vllm_vitals.dashboards.theme import Row
@@ -24,7 +24,8 @@ def build(site: Site) -> dict[str, Any]:
         "What users send and get: lengths, spread, cuts and cache hits. Most preemption starts here, not in the "
         "engine.",
         rows,
-        annotations=(incidents(),),
+        variables=("model_name",),
+        annotations=(models_in_trouble(),),
         since="now-1h",
     )
 
@@ -36,7 +37,7 @@ def _truncation(site: Site) -> tuple[Panel, ...]:
             "Truncated at a cap, by model",
             "Share of responses that end by length, worst engine of each model. Half an answer is a failed request "
             "to a user. The line is the alert's level.",
-            [Query(worst(gauge("truncated_ratio")), "{{model_name}}")],
+            [Query(recorded.worst("truncated_ratio"), "{{model_name}}")],
             "percentunit",
             "No response has finished in this range.",
             levels=site.scale.truncated,
@@ -69,11 +70,11 @@ def _lengths(site: Site) -> tuple[Panel, ...]:
     return (
         panels.timeseries(
             "Prompt length",
-            "p50, p90 and p99 of finished requests. A step up fills the KV cache with the same number of requests: "
+            "Median and p99 of finished requests. A step up fills the KV cache with the same number of requests: "
             "compare with KV usage at that time.",
             [
-                Query(quantile(q, "request_prompt_tokens", site), f"p{q * 100:g} {{{{model_name}}}}")
-                for q in (0.5, 0.9, 0.99)
+                Query(recorded.quantile(q, "request_prompt_tokens"), f"p{q * 100:g} {{{{model_name}}}}")
+                for q in (0.5, 0.99)
             ],
             "short",
             "No request has finished in this range.",
@@ -83,7 +84,7 @@ def _lengths(site: Site) -> tuple[Panel, ...]:
             "Prompt lengths, every bucket",
             "Finished requests per second by prompt length. Two bands are two kinds of users: a pool for each is the "
             "cure for starved decode.",
-            Query(distribution("request_prompt_tokens", site)),
+            Query(recorded.buckets("request_prompt_tokens", "le")),
             "short",
             "No request has finished in this range.",
             width=6,
@@ -92,7 +93,7 @@ def _lengths(site: Site) -> tuple[Panel, ...]:
             "Output length",
             "p50, p90 and p99 of finished requests. Set max_tokens from p90, not from the largest that ever was.",
             [
-                Query(quantile(q, "request_output_tokens", site), f"p{q * 100:g} {{{{model_name}}}}")
+                Query(recorded.quantile(q, "request_output_tokens"), f"p{q * 100:g} {{{{model_name}}}}")
                 for q in (0.5, 0.9, 0.99)
             ],
             "short",
@@ -102,7 +103,7 @@ def _lengths(site: Site) -> tuple[Panel, ...]:
         panels.heatmap(
             "Output lengths, every bucket",
             "Finished requests per second by output length. A hard top edge is a cap at work.",
-            Query(distribution("request_output_tokens", site)),
+            Query(recorded.buckets("request_output_tokens", "le")),
             "short",
             "No request has finished in this range.",
             width=6,
@@ -111,13 +112,14 @@ def _lengths(site: Site) -> tuple[Panel, ...]:
 
 
 def _shape(site: Site) -> tuple[Panel, ...]:
-    hits = ratio(total(rate("prefix_cache_hits_total")), total(rate("prefix_cache_queries_total")))
+    finished = recorded.total("responses_total", "rate5m", "model_name, finished_reason")
+    hits = ratio(*(recorded.total(f"prefix_cache_{what}_total", "rate5m") for what in ("hits", "queries")))
     return (
         panels.timeseries(
             "Spread of output length (CV)",
             "Standard deviation over mean. Below 0.3: set max_tokens to 1.5 to 2 x the mean. Above 1: outputs cannot "
             "be foreseen, plan with p90 and fewer sequences.",
-            [Query(worst(gauge("output_tokens_cv")), "{{model_name}}")],
+            [Query(recorded.worst("output_tokens_cv"), "{{model_name}}")],
             "none",
             "Too few responses in the slow window.",
         ),
@@ -125,7 +127,7 @@ def _shape(site: Site) -> tuple[Panel, ...]:
             "Stragglers: p99 output over the mean",
             "How much longer the longest outputs are. A straggler holds its slot and its KV while a batch of short "
             "ones passes.",
-            [Query(worst(gauge("output_tokens_straggler_ratio")), "{{model_name}}")],
+            [Query(recorded.worst("output_tokens_straggler_ratio"), "{{model_name}}")],
             "none",
             "Too few responses in the slow window.",
             levels=site.scale.straggler,
@@ -135,8 +137,8 @@ def _shape(site: Site) -> tuple[Panel, ...]:
             "Mean max_tokens of requests, and the mean they made. A wide gap is harmless to vLLM (nothing is "
             "reserved) but a runaway may use all of it.",
             [
-                Query(mean("request_max_tokens", site), "asked {{model_name}}"),
-                Query(mean("request_output_tokens", site), "made {{model_name}}"),
+                Query(recorded.mean("request_max_tokens"), "asked {{model_name}}"),
+                Query(recorded.mean("request_output_tokens"), "made {{model_name}}"),
             ],
             "short",
             "No request has finished in this range.",
@@ -155,11 +157,8 @@ def _shape(site: Site) -> tuple[Panel, ...]:
             "stop is a complete response, length a truncated one; abort and error are lost work. refused never began: "
             "the queue was full (vLLM 0.32 on), so add replicas or cap the client.",
             [
-                Query(
-                    f"sum by (finished_reason) ({rate('responses_total', keep=('finished_reason',))})",
-                    "{{finished_reason}}",
-                ),
-                Query(f"sum({rate('rejected_requests_total')})", "refused"),
+                Query(f"sum by (finished_reason) ({finished})", "{{finished_reason}}"),
+                Query(f"sum({recorded.total('rejected_requests_total', 'rate5m')})", "refused"),
             ],
             "reqps",
             "No response has finished in this range.",
@@ -170,7 +169,7 @@ def _shape(site: Site) -> tuple[Panel, ...]:
             "Abandoned requests",
             "An estimate of clients that gave up per second. They cost as much as finished ones and count nowhere in "
             "vLLM's own metrics.",
-            [Query(total(gauge("abandoned_requests_per_second")), "{{model_name}}")],
+            [Query(recorded.total("abandoned_requests_per_second"), "{{model_name}}")],
             "reqps",
             "No request has started in this range.",
         ),

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from vllm_vitals.config.alerts import Config
+from vllm_vitals.core.states import State
 from vllm_vitals.rules import raw
 from vllm_vitals.rules.fleet import RANK
 from vllm_vitals.rules.model import Recording
@@ -18,7 +19,11 @@ from vllm_vitals.rules.selectors import fold
 from vllm_vitals.vllm.lookup import wire
 
 STEP = 60
+# Of the distributions: half of the range of their rates, since they are most of what there is.
+SLOW_STEP = 150
 WORST = "engine:vllm_vitals_state:worst"
+# The same while it is worse than healthy: a week of it is short, and says which engines to draw.
+TROUBLE = "engine:vllm_vitals_trouble:worst"
 POOL = "engine:vllm_vitals_pool:bool"
 SIZE, BAND = "kv_tokens", "running"
 # Gauges of which a model's worst engine speaks, and those that add up; `matchers` choose a series of the family.
@@ -29,8 +34,9 @@ WORST_OF = {
 SUM_OF = ("useful_tokens_per_second", "abandoned_requests_per_second", "requests_waiting")
 RATES = ("prefix_cache_queries_total", "prefix_cache_hits_total", "rejected_requests_total")
 BY_REASON = "responses_total"
-HISTOGRAMS = ("ttft_seconds", "request_prompt_tokens", "request_output_tokens")
+HISTOGRAMS = ("request_prompt_tokens", "request_output_tokens")
 MEANS = ("request_max_tokens", "request_output_tokens")
+LATE_TTFT = "model:vllm_vitals_ttft_seconds:p99"
 LOST, COMPUTED = "model:vllm_vitals_recomputed_tokens:rate", "model:vllm_vitals_computed_tokens:rate"
 # Of pools.
 ENGINES, LEFT = "pool:vllm_vitals_engines:count", "pool:vllm_vitals_kv_left:engines"
@@ -41,6 +47,9 @@ IN_BAND, BAND_USEFUL, BAND_TPOT, BAND_TIMED, BAND_PREEMPTIONS = (
     for what in ("band:engines", "band_useful_tokens:sum", "band_tpot_p99:sum", "band_tpot_p99:count",
                  "band_preemptions:sum")
 )  # fmt: skip
+# Of the daemon.
+FAILED, DROPPED = "target:vllm_vitals_scrape_errors:rate5m", "target:vllm_vitals_invalid_samples:rate5m"
+SLOWEST, USUAL = (f"fleet:vllm_vitals_scrape_duration:{which}" for which in ("max", "median"))
 # Requests that run on an engine: the first of a band, and what a band is called.
 BANDS = (0, 1, 5, 9, 17, 25, 33, 49, 65, 97, 129, 257)
 LEFTS = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
@@ -64,7 +73,7 @@ def models(config: Config) -> tuple[Recording, ...]:
     each = fold(config)
     model = by(config.model_identity)
     worst = f"min {by(config.identity)} (min_over_time({RANK}{Fold((), config.evaluation_seconds).range(STEP)}))"
-    rules = [Recording(WORST, worst)]
+    rules = [Recording(WORST, worst), Recording(TROUBLE, f"({worst}) < {State.HEALTHY.rank}")]
     for name, matchers in WORST_OF.items():
         held = each.gauge(name, *matchers, over="max_over_time", seconds=STEP)
         rules.append(Recording(of_model(name, "max"), f"max {model} ({held})"))
@@ -77,6 +86,9 @@ def models(config: Config) -> tuple[Recording, ...]:
     reasons = by((*config.model_identity, "finished_reason"))
     answers = each.rate(BY_REASON, seconds=_RATE_S, keep=("finished_reason",))
     rules.append(Recording(of_model(BY_REASON, "rate5m"), f"sum {reasons} ({answers})"))
+    late = f"sum {by((*config.model_identity, 'le'))} ({_rate(config, 'ttft_seconds', 'bucket')})"
+    # Without traffic a quantile is NaN, which is no number to draw.
+    rules.append(Recording(LATE_TTFT, f"histogram_quantile(0.99, {late}) >= 0"))
     tax, useful = each.gauge("recompute_tax_ratio"), each.gauge("useful_tokens_per_second")
     # At a tax of 1 there is no useful work to scale by; such a moment is left out.
     done = f"{useful} / {on(config.identity)} (1 - ({tax} < 1))"
@@ -118,7 +130,8 @@ def pools(config: Config) -> tuple[Recording, ...]:
     capacity = each.gauge("kv_cache_capacity_tokens")
     # Two digits: equal GPUs differ by a block or two.
     digit = f"10 ^ floor(log10({capacity}) - 1)"
-    size = f'count_values {by(config.identity)} ("{SIZE}", round({capacity} / {who} ({digit})) * {who} ({digit}))'
+    # Not by (...): over a range, Prometheus 2.42 forgets labels of a count_values by.
+    size = f'count_values without () ("{SIZE}", round({capacity} / {who} ({digit})) * {who} ({digit}))'
     placed = [
         f'label_replace({running} >= {low}{f" < {high}" if high else ""}, "{BAND}", "{name}", "", "")'
         for name, low, high in bands()
@@ -140,7 +153,11 @@ def pools(config: Config) -> tuple[Recording, ...]:
         Recording(LEFT, _lefts(config, pool, kv)),
         Recording(IN_BAND, f"count {by((*pool, BAND))} ({POOL})"),
     ]
-    tpot = each.gauge("tpot_p99_seconds", 'source="request"', 'bound=~"estimate|lower"')
+    # Where buckets only bound it, that bound: the first's upper edge, else the last's lower one.
+    bounds = (
+        each.gauge("tpot_p99_seconds", 'source="request"', f'bound="{one}"') for one in ("estimate", "upper", "lower")
+    )
+    tpot = f" or {who} ".join(bounds)
     band = by((*pool, BAND))
     rules += [
         Recording(record, f"{how} {band} ({_within(config, value)})")
@@ -170,6 +187,20 @@ def _lefts(config: Config, pool: Sequence[str], usage: str) -> str:
     return " or ".join([*counted, f'label_replace(count {by(pool)} ({left}), "le", "+Inf", "", "")'])
 
 
-def shown(config: Config) -> frozenset[str]:
-    """Return the names of all of them: dashboards read them, and no rule need."""
-    return frozenset(rule.record for rule in (*models(config), *histograms(config), *pools(config)))
+def watching(config: Config) -> tuple[Recording, ...]:
+    """Return how the daemon's looking goes: what failed, only where it did, and how long scrapes take."""
+    each = Fold(config.target_identity, config.evaluation_seconds)
+    failed = each.rate("scrape_errors_total", seconds=_RATE_S, keep=("reason",))
+    dropped = each.rate("invalid_samples_total", seconds=_RATE_S, keep=("family",))
+    takes = each.gauge("scrape_duration_seconds")
+    return (
+        Recording(FAILED, f"{failed} > 0"),
+        Recording(DROPPED, f"{dropped} > 0"),
+        Recording(SLOWEST, f"max({takes})"),
+        Recording(USUAL, f"quantile(0.5, {takes})"),
+    )
+
+
+def every(config: Config) -> tuple[Recording, ...]:
+    """Return all of them: dashboards read them, and no rule need."""
+    return (*models(config), *histograms(config), *pools(config), *watching(config))

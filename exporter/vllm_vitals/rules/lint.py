@@ -68,7 +68,7 @@ def lint(config: Config, groups: tuple[Group, ...], runbooks: frozenset[str]) ->
         if isinstance(rule, Alert):
             read |= {m for text in _texts(rule) for m in recorded if m in text}
             found += _alert(config, rule, runbooks)
-    served = {m.full_name for m in METRICS} | SHOWN | boards.shown(config)
+    served = {m.full_name for m in METRICS} | SHOWN | {rule.record for rule in boards.every(config)}
     found += [Finding(r, "unused", "nothing reads this recording: delete it") for r in sorted(recorded - read - served)]
     return [f for f in found if (f.rule, f.check) not in EXCLUDED]
 

@@ -75,7 +75,8 @@ def test_the_room_left_is_that_of_the_fullest_sample(daemon: Server) -> None:
     assert shown == pytest.approx(1 - max(usage.values()))
 
 
-def test_a_band_of_concurrency_is_the_mean_of_the_minutes_in_it(daemon: Server, model: str = "spiral_chunked") -> None:
+def test_a_band_of_concurrency_is_the_mean_of_the_minutes_in_it(daemon: Server) -> None:
+    model = "spiral_chunked"
     at_minutes: dict[str, list[float]] = {}
     chosen = f'{{model_name="{model}"}}[10m:1m]'
     running, useful = (

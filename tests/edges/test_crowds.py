@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import errno
+import gc
 import gzip
 import re
 import socket
+import tracemalloc
 from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
@@ -276,6 +278,39 @@ def test_who_asks_at_the_same_time_shares_one_body_packed_or_not() -> None:
         shared.close()
 
     fed_time.run(run())
+
+
+def test_what_nobody_is_sent_any_more_is_not_kept() -> None:
+    async def run() -> int:
+        shared = SharedBodies()
+        async with served(large(shared, [])) as server, aiohttp.ClientSession() as session:
+            host, port = server.address
+            async with session.get(f"http://{host}:{port}/") as answer:
+                assert len(await answer.read()) > len(LARGE)
+            await until(lambda: not shared.sending)
+            gc.collect()
+            kept = len(shared._last)
+        shared.close()
+        return kept
+
+    assert fed_time.run(run()) == 0
+
+
+def test_a_page_that_is_packed_is_never_whole_in_memory() -> None:
+    tracemalloc.start()
+    try:
+        (packed,), is_packed = sending._built(lambda: (b"%d\n" % n * 300_000 for n in range(10)), packed=True)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert is_packed
+    assert gzip.decompress(packed) == b"".join(b"%d\n" % n * 300_000 for n in range(10))
+    assert most < 3_000_000
+
+
+def test_what_is_small_is_sent_as_it_is() -> None:
+    for parts in ([], [b"a"], [b"a", b"b" * 1000]):
+        assert sending._built(lambda parts=parts: parts, packed=True) == ((b"".join(parts),), False)  # type: ignore[misc]
 
 
 def test_a_head_request_gets_no_body() -> None:

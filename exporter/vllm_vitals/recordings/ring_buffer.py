@@ -88,11 +88,19 @@ def _backwards(kept: list[tuple[Scrape, bytes | None]]) -> Iterator[Scrape]:
 
 
 def pack(body: bytes, later: bytes) -> bytes:
-    """``body`` as its lines that ``later`` has otherwise; whole where the two are built differently."""
+    """``body`` as its lines that ``later`` has otherwise; whole where the two are built differently.
+
+    Mostly a counter moved: of such a line its last word is kept, behind "=", and the rest is in ``later``.
+    """
     lines, others = body.split(b"\n"), later.split(b"\n")
     if len(lines) != len(others):
         return _WHOLE + zlib.compress(body, 1)
-    changed = [b"%d %b" % (n, line) for n, (line, other) in enumerate(zip(lines, others, strict=True)) if line != other]
+    changed = []
+    for number, (line, other) in enumerate(zip(lines, others, strict=True)):
+        if line != other:
+            name, space, value = line.rpartition(b" ")
+            same = space and other.startswith(name) and other.rfind(b" ") == len(name)
+            changed.append(b"%d=%b" % (number, value) if same else b"%d %b" % (number, line))
     return _CHANGED + zlib.compress(b"\n".join(changed), 1)
 
 
@@ -103,6 +111,7 @@ def unpack(packed: bytes, later: bytes) -> bytes:
         return text
     lines = later.split(b"\n")
     for change in text.split(b"\n") if text else ():
-        number, _, line = change.partition(b" ")
-        lines[int(number)] = line
+        digits = len(change) - len(change.lstrip(b"0123456789"))
+        number, kind, rest = int(change[:digits]), change[digits : digits + 1], change[digits + 1 :]
+        lines[number] = lines[number].rpartition(b" ")[0] + b" " + rest if kind == b"=" else rest
     return b"\n".join(lines)

@@ -6,10 +6,11 @@ of bodies, and none holds one for longer than `WRITE_S`.
 
 import asyncio
 import zlib
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
+from weakref import WeakValueDictionary
 
 from aiohttp import web
 
@@ -17,8 +18,6 @@ WRITE_S = 20.0  # Prometheus gives up on a scrape after 10 s unless told otherwi
 CHUNK = 64 * 1024
 FEW = 4  # bodies that may be on their way at once; beyond, a new reader gets one that is up to `SHARED_S` old
 SHARED_S = 5.0
-MAX_LAST = 8
-COMPRESS_FROM = 64 * 1024
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'; "
     "base-uri 'none'; form-action 'none'",
@@ -28,7 +27,7 @@ HEADERS = {
 }
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Body:
     """What is sent, and to how many at the moment. ``built_at`` is the event loop's time."""
 
@@ -53,7 +52,7 @@ class SharedBodies:
     def __init__(self) -> None:
         self._builder = ThreadPoolExecutor(1, thread_name_prefix="render")
         self._building: dict[Hashable, asyncio.Task[Body]] = {}
-        self._last: OrderedDict[Hashable, Body] = OrderedDict()
+        self._last: WeakValueDictionary[Hashable, Body] = WeakValueDictionary()  # as long as somebody is sent it
         self.sending = 0  # different bodies on their way
 
     async def send(
@@ -83,9 +82,6 @@ class SharedBodies:
             task.add_done_callback(lambda _: self._building.pop(key, None))
         body = await asyncio.shield(task)
         self._last[key] = body
-        self._last.move_to_end(key)
-        while len(self._last) > MAX_LAST:
-            self._last.popitem(last=False)
         return body
 
     async def _build(self, build: Build, headers: Mapping[str, str], status: int, packed: bool) -> Body:
@@ -117,15 +113,17 @@ async def stream(request: web.Request, body: Body) -> web.StreamResponse:
 
 
 def _built(build: Build, packed: bool) -> tuple[Sequence[bytes], bool]:
-    """Make the pieces, packed where that pays. A piece is small or a family; small ones are put together."""
-    made = tuple(_gathered(build()))
-    if not packed or sum(map(len, made)) < COMPRESS_FROM:
-        return made, False
+    """Make the pieces, packed where that pays: then they are never whole in memory."""
+    made = _gathered(build())
+    first = next(made, b"")
+    if not packed or len(first) < CHUNK:
+        return (first, *made), False
     packer = zlib.compressobj(1, zlib.DEFLATED, 31)
-    return (b"".join([*map(packer.compress, made), packer.flush()]),), True
+    return (b"".join([*map(packer.compress, chain([first], made)), packer.flush()]),), True
 
 
 def _gathered(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Put small pieces together: each but the last has at least `CHUNK` bytes."""
     small: list[bytes] = []
     size = 0
     for piece in pieces:

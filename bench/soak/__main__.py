@@ -103,7 +103,8 @@ class Soak:
         begun = time.monotonic()
         self.ask("/-/healthy")
         minute.healthy.append(time.monotonic() - begun)
-        with contextlib.suppress(urllib.error.HTTPError):  # a crowd may be before us: Prometheus would come again
+        # a crowd may be before us: Prometheus would come again
+        with contextlib.suppress(urllib.error.URLError, ConnectionError):
             told = json.loads(self.ask("/api/v1/engines"))
             minute.looks += 1
             for target in told["targets"]:
@@ -201,6 +202,7 @@ def report(soak: Soak) -> list[str]:
         "CPU, s": lambda seen: f"{seen.cpu:.0f}",
         "waited for a CPU, s": lambda seen: f"{seen.waited:.0f}",
         "/-/healthy, s": lambda seen: f"{max(seen.healthy):.2f}",
+        "looks": lambda seen: f"{seen.looks}",
         "longest gap, s": lambda seen: f"{max(seen.gaps, default=0):.1f}",
         "verdicts": lambda seen: f"{len(seen.verdicts)}",
         "machine's lag, s": lambda seen: f"{seen.lag:.2f}",

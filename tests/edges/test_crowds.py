@@ -258,6 +258,38 @@ def test_a_reader_who_reads_gets_in_where_slow_ones_crowd_the_door() -> None:
     fed_time.run(run())
 
 
+def test_who_waits_for_an_answer_that_is_being_made_is_not_taken_for_slow() -> None:
+    async def run() -> None:
+        release, asked = asyncio.Event(), list[int]()
+
+        async def made_late(_: web.Request) -> web.Response:
+            asked.append(1)
+            await release.wait()
+            return web.Response(text="late\n")
+
+        async def from_one_more() -> int:
+            async with session.get(f"http://{host}:{port}/") as answer:
+                return answer.status
+
+        async with served(web.get("/", made_late), crowd=Crowd()) as server, aiohttp.ClientSession() as session:
+            host, port = server.address
+            waiting = [await say(server, GET) for _ in range(crowd.MAX_READS_OF_ONE)]
+            await until(lambda: len(asked) == len(waiting))
+            await asyncio.sleep(crowd.PATIENCE_S + 1)
+            assert await from_one_more() == 503
+            await asyncio.sleep(crowd.BUILD_S)  # not for ever: a crowd could ask for page after page
+            last = asyncio.create_task(from_one_more())
+            await until(lambda: len(asked) == len(waiting) + 1)
+            release.set()
+            assert await last == 200
+            ends = [await reader.read(64) for reader, _ in waiting[1:]]
+            assert all(b" 200 OK" in end for end in ends)
+            for _, writer in waiting:
+                writer.transport.abort()
+
+    fed_time.run(run())
+
+
 def test_who_asks_at_the_same_time_shares_one_body_packed_or_not() -> None:
     async def run() -> None:
         shared, built = SharedBodies(), list[int]()

@@ -14,6 +14,8 @@ from weakref import WeakValueDictionary
 
 from aiohttp import web
 
+from vllm_vitals.serve import crowd
+
 WRITE_S = 20.0  # Prometheus gives up on a scrape after 10 s unless told otherwise
 CHUNK = 64 * 1024
 FEW = 4  # bodies that may be on their way at once; beyond, a new reader gets one that is up to `SHARED_S` old
@@ -99,6 +101,7 @@ async def stream(request: web.Request, body: Body) -> web.StreamResponse:
     """Send a large body piece by piece, within `WRITE_S`; who takes longer is hung up on."""
     response = web.StreamResponse(status=body.status, headers={**HEADERS, **body.headers})
     response.content_length = body.size
+    crowd.begins(request)
     try:
         async with asyncio.timeout(WRITE_S):
             await response.prepare(request)

@@ -1,11 +1,11 @@
 import json
-from collections.abc import Iterator
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vllm_vitals.logs.batch_lines import MAX_CONTAINERS, Entry, TooManyError, split
+from vllm_vitals.logs.batch_lines import MAX_CONTAINERS, Entry, Lines, TooManyError
 from vllm_vitals.logs.decode import LineDecoder
 from vllm_vitals.logs.framer import TOO_LONG
 from vllm_vitals.logs.schema import shipped
@@ -15,11 +15,10 @@ GOOD = b'{"id":"a","usage":{"completion_tokens":5}}'
 
 
 def lines(body: bytes, max_line: int = 1 << 20, most: int = 1000) -> list[Entry]:
-    into: list[Entry] = []
-    steps: Iterator[None] = split(body, max_line, most, into)
-    for _ in steps:
+    found = Lines(body, max_line, most)
+    for _ in found.find():
         pass
-    return into
+    return list(found)
 
 
 def results(body: bytes) -> list[str | None]:
@@ -88,7 +87,31 @@ def test_a_batch_of_too_many_lines_is_refused(body: bytes) -> None:
 )
 def test_a_batch_of_too_many_objects_is_refused_before_one_is_made(body: bytes) -> None:
     with pytest.raises(TooManyError, match="objects and arrays"):
-        next(split(body, 1 << 20, 100_000, []))
+        next(Lines(body, 1 << 20, 100_000).find())
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" + b",".join([b'{"message":"x","usage":{"completion_tokens":3}}'] * 20_000) + b"]",
+        b"[" + b",".join([b"{}"] * 8_000) + b"]",
+        b"[" + '{"emoji":"\U0001f600"},'.encode() * 8_000 + b"{}]",
+        b'{"message":"x","usage":{"completion_tokens":3}}\n' * 8_000,
+    ],
+    ids=["records", "empty records", "letters of four bytes", "lines"],
+)
+def test_a_batch_is_never_unfolded_whole(body: bytes) -> None:
+    tracemalloc.start()
+    try:
+        found = Lines(body, 16 * 1024, 100_000)
+        for _ in found.find():
+            pass
+        count = sum(1 for _ in found)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert count >= 8_000
+    assert most < len(body) + 16 * count + 500_000
 
 
 values = st.recursive(

@@ -49,7 +49,9 @@ class Bodies:
                 raise Refused(408, f"the body did not arrive within {BODY_TIMEOUT_S:.0f} s") from None
             except (zlib.error, web.RequestPayloadError) as error:
                 raise Refused(400, f"the body cannot be read: {' '.join(str(error).split())[:100]}") from None
-            yield bytes(body)
+            whole = bytes(body)
+            body.clear()
+            yield whole
         finally:
             self._pending -= held
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
 from vllm_vitals.logs.aggregate import LogAggregator
-from vllm_vitals.logs.batch_lines import Entry, TooManyError, split
+from vllm_vitals.logs.batch_lines import Lines, TooManyError
 from vllm_vitals.logs.batches import digest
 from vllm_vitals.logs.bodies import Refused
 from vllm_vitals.logs.config import LogLimits
@@ -41,6 +41,7 @@ class Intake:
         self._clock, self._limits = clock, limits
         self._owed: dict[tuple[str, str], Counter[Result]] = {}
         self._under_way: set[tuple[str, str]] = set()
+        self._turn = asyncio.Lock()  # of the batch that is unfolded and counted
         self._tasks: set[asyncio.Task[Outcome]] = set()
 
     async def take(self, batch: Batch) -> Outcome:
@@ -81,20 +82,21 @@ class Intake:
             return Outcome(owed, repeated=True)
         if not await self._ledger.works():
             raise self._not_stored()
-        lines: list[Entry] = []
-        try:
-            await self._slices.run(split(batch.body, self._limits.max_line_bytes, self._limits.max_push_lines, lines))
-        except TooManyError as error:
-            raise Refused(413, f"{error}: send smaller batches") from None
         results: Counter[Result] = Counter()
-        async with self._ledger.whole:
-            await self._slices.run(self._count(batch.source, lines, results))
-            if batch.key:
-                self._ledger.batches.add(batch.source, batch.key, body)
-            self._ledger.changed()
+        async with self._turn:
+            lines = Lines(batch.body, self._limits.max_line_bytes, self._limits.max_push_lines)
+            try:
+                await self._slices.run(lines.find())
+            except TooManyError as error:
+                raise Refused(413, f"{error}: send smaller batches") from None
+            async with self._ledger.whole:
+                await self._slices.run(self._count(batch.source, lines, results))
+                if batch.key:
+                    self._ledger.batches.add(batch.source, batch.key, body)
+                self._ledger.changed()
         return Outcome(results)
 
-    def _count(self, source: str, lines: list[Entry], results: "Counter[Result]") -> Iterator[None]:
+    def _count(self, source: str, lines: Lines, results: "Counter[Result]") -> Iterator[None]:
         decoder = self._decoders[source]
         for line in lines:
             now = self._clock()

@@ -107,6 +107,34 @@ def test_a_running_daemon_has_loaded_neither_charts_nor_generators() -> None:
     assert not {module for module in loaded if module.split(".")[1:2] and module.split(".")[1] in APART}
 
 
+# One process says what help had loaded, then what a check of a URL has before it asks.
+STARTED = """
+import sys
+from vllm_vitals.cli import main
+try:
+    main.main(["check", "--help"])
+except SystemExit:
+    print(*sys.modules, file=sys.stderr)
+from vllm_vitals.cli import judge, options
+assert options.configured(None, ("http://localhost:8000",), {}, {}).targets
+print(*sys.modules, file=sys.stderr)
+"""
+
+
+def test_help_comes_at_once_and_a_check_loads_nothing_of_the_daemon() -> None:
+    """What is named here takes nine tenths of the CPU time of a start: help had half a second of it."""
+    told = subprocess.run(
+        [sys.executable, "-c", STARTED], cwd=ROOT, capture_output=True, text=True, check=True, timeout=PATIENCE_S
+    ).stderr.splitlines()
+    of_help, of_check = ({*line.split()} for line in told)
+    heavy = {"aiohttp", "asyncio", "pydantic", "pydantic_core", "rich", "structlog", "yaml", "ssl", "vllm_vitals.core"}
+    assert not of_help & heavy
+    assert of_check >= heavy
+    daemon = {"aiohttp.web", "jinja2", "prometheus_client", "bcrypt", "requests", "vllm_vitals.daemon"}
+    assert not of_check & {*daemon, "vllm_vitals.serve.web", "vllm_vitals.logs.reader", *EXTRAS, "pandas"}
+    assert not {module for module in of_check if module.split(".")[1:2] and module.split(".")[1] in APART}
+
+
 def test_the_check_of_imports_sees_an_import() -> None:
     seen = dict(imports(PACKAGE / "scrape" / "fetch.py"))
     assert seen["aiohttp"] is True

@@ -128,7 +128,8 @@ def test_another_authority_or_an_old_protocol_is_no_server_of_ours(tmp_path: Pat
 # The interpreter may lie where a nobody cannot read: so the modules are there before the rights are dropped.
 AS_NOBODY = """
 import encodings.idna, encodings.unicode_escape, os, sys
-import vllm_vitals.cli.main, vllm_vitals.cli.run, vllm_vitals.cli.check, vllm_vitals.daemon, vllm_vitals.serve.web
+import vllm_vitals.cli.main, vllm_vitals.cli.run, vllm_vitals.cli.check, vllm_vitals.cli.judge, vllm_vitals.daemon
+import vllm_vitals.serve.web
 import tempfile
 tempfile.tempdir = os.environ["TMPDIR"]
 import aiohttp.connector, vllm_vitals.cli.terminal, vllm_vitals.cli.verdict

@@ -45,7 +45,7 @@ def init(urls: tuple[str, ...], paths: tuple[str, ...], out: Path, access: Acces
 
     Exit code 0 where every server was read, 1 where the config holds one that was not yet, 2 where none is vLLM.
     """
-    from vllm_vitals.cli import first_config, probe  # noqa: PLC0415 - check needs no event loop and no log reader
+    from vllm_vitals.cli import first_config, probe  # check needs no event loop and no log reader
 
     if len(paths) > len(urls):
         raise click.UsageError(f"{len(paths)} times --log for {len(urls)} URLs: give each server's log once")

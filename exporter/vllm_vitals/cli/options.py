@@ -1,23 +1,23 @@
 """What several commands share: durations, how to get into a server, and a config made of a file and of arguments.
 
 Input: a command line. Output: seconds, keys of a target's entry, a checked `Config`. Invariant: an option means what
-the key of the same name means in the file, and a secret is only ever read from a file.
+the key of the same name means in the file, and a secret is only ever read from a file. What reads a config is loaded
+when there is something to read: help comes at once.
 """
 
 import re
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from pydantic_core import PydanticCustomError
 
-from vllm_vitals.config import loader, section
-from vllm_vitals.config.loader import Config
-from vllm_vitals.config.values import duration_text, parse_duration
 from vllm_vitals.scrape.shards import Shard, parse_shard
-from vllm_vitals.scrape.target import Address, parse_address
+
+if TYPE_CHECKING:
+    from vllm_vitals.config.loader import Config
+    from vllm_vitals.scrape.target import Address
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 Access = dict[str, Any]  # keys of an entry of ``targets``
@@ -35,6 +35,10 @@ class Duration(click.ParamType[float]):
         """Return seconds, or a usage error."""
         if isinstance(value, float):
             return value
+        from pydantic_core import PydanticCustomError
+
+        from vllm_vitals.config.values import duration_text, parse_duration
+
         try:
             seconds = parse_duration(value)
         except PydanticCustomError as error:
@@ -139,11 +143,13 @@ def access_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def configured(
     file: Path | None, urls: tuple[str, ...], overrides: dict[str, Any], access: Access | None = None
-) -> Config:
+) -> "Config":
     """Make the config of ``file`` with ``urls`` added to its targets and the given keys replaced.
 
     ``access`` is how to get into those URLs. One that the file has already is that target, with the file's keys.
     """
+    from vllm_vitals.config import loader, section
+
     name, document = (str(file), section.document(file)) if file is not None else ("command line", {})
     if access and not urls:
         raise click.UsageError("options such as --bearer-token-file are for URLs on the command line: give a URL")
@@ -154,7 +160,7 @@ def configured(
     return loader.build(name, {**document, **given}, file.parent if file is not None else None)
 
 
-def say_notes(config: Config) -> None:
+def say_notes(config: "Config") -> None:
     """Tell a person on standard error what was understood otherwise than it was written."""
     for note in config.notes:
         click.echo(f"vllm-vitals: {note}", err=True)
@@ -179,8 +185,10 @@ def _with(listed: list[Any], urls: tuple[str, ...], access: Access) -> list[Any]
     return entries
 
 
-def _address(entry: object) -> Address | None:
+def _address(entry: object) -> "Address | None":
     """Return the address of an entry of ``targets``, where it has one that can be read."""
+    from vllm_vitals.scrape.target import parse_address
+
     text = entry.get("url") if isinstance(entry, dict) else entry
     try:
         return parse_address(text) if isinstance(text, str) else None

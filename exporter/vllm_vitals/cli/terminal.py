@@ -5,8 +5,10 @@ Invariant: no character and no closed pipe breaks a command off; what an encodin
 
 import codecs
 import sys
+from typing import TYPE_CHECKING
 
-from rich.console import Console
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _NEAREST = {"•": "*", "–": "-", "…": "...", "·": ".", "─": "-", "━": "-"}
 
@@ -26,7 +28,9 @@ def _nearest(error: UnicodeError) -> tuple[str, int]:
     return "".join(_NEAREST.get(each, "?") for each in error.object[error.start : error.end]), error.end
 
 
-def console() -> Console:
+def console() -> "Console":
     """Colour on a terminal; in a pipe plain text, and lines that are never wrapped."""
+    from rich.console import Console
+
     found = Console(highlight=False)
     return found if found.is_terminal else Console(highlight=False, soft_wrap=True, width=10_000)

@@ -44,7 +44,7 @@ def top(
     source = _source(urls, interval, file, access, daemon, recorded, speed)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise click.ClickException("top needs a terminal; for a verdict in a pipe: vllm-vitals check")
-    from vllm_vitals.top.terminal import Screen  # noqa: PLC0415 - termios: not on every system
+    from vllm_vitals.top.terminal import Screen  # termios: not on every system
 
     try:
         asyncio.run(Screen(source, Console(highlight=False)).run())

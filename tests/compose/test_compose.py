@@ -54,6 +54,19 @@ def test_every_image_is_pinned_in_one_place(name: str) -> None:
     assert image in ENV.values()
 
 
+def test_the_digests_are_of_the_same_images() -> None:
+    by_digest = dict(re.findall(r"^(\w+)=(.*)$", (ROOT / "deploy" / "digests.env").read_text(), re.MULTILINE))
+    assert {name: image.partition("@")[0] for name, image in by_digest.items()} == {
+        name: value for name, value in ENV.items() if name.endswith("_IMAGE")
+    }
+    assert all(re.fullmatch(r"[^@]+@sha256:[0-9a-f]{64}", image) for image in by_digest.values())
+    chosen = compose("--env-file", ".env", "--env-file", "deploy/digests.env", "config", "--images").split()
+    assert set(chosen) == {"vllm-vitals:local", *by_digest.values()} - {by_digest["PYTHON_IMAGE"]}
+    release = (ROOT / ".github" / "workflows" / "release.yml").read_text()
+    assert "deploy/digests.env" in release
+    assert "build-args: PYTHON_IMAGE=" in release
+
+
 @service
 def test_every_service_is_hardened(name: str) -> None:
     service = SERVICES[name]

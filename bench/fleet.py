@@ -21,7 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 HERE = Path(__file__).parent
-AIMS = {"prometheus": 2.0, "library": 10.0, "lateness_s": 1.0, "engine_kb": 400.0}
+AIMS = {"prometheus": 1.0, "library": 20.0, "one_by_one": 1.3, "lateness_s": 1.0, "engine_kb": 400.0, "page_ms": 50.0}
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,8 @@ def main() -> None:
     quick = "--quick" in sys.argv
     count, interval, seconds = (100, 1.0, 8.0) if quick else (1000, 10.0, 40.0)
 
-    def aim(name: str, value: float, limit: float, ok: bool) -> None:
+    def aim(name: str, value: float, limit: float, *, least: bool = False) -> None:
+        ok = value >= limit if least else value <= limit
         print(f"  {'ok    ' if ok else 'MISSED'} {name}: {value:.2f} (aim {limit:g})")
 
     print(f"{count} targets every {interval:g} s, {os.cpu_count()} cores")
@@ -212,6 +213,9 @@ def main() -> None:
     with servers() as port:
         ours, pages = our_cost(port, count, interval, seconds)
         row("vllm-vitals", ours)
+    with servers() as port:
+        few, _ = our_cost(port, 50, 1.0, seconds / 2)
+        row("vllm-vitals, 50 targets every 1 s", few, f"{few.cpu / ours.cpu:.2f}x")
     half = count // 2  # with all of them the library's parser would need more than a core
     ours_of_half, library = against_the_library(half, interval, seconds)
     gain = library / ours_of_half
@@ -242,10 +246,12 @@ def main() -> None:
 
     print("aims")
     if theirs is not None:
-        aim("CPU per scrape against Prometheus", ours.cpu / theirs.cpu, AIMS["prometheus"], ours.cpu <= 2 * theirs.cpu)
-    aim("CPU per scrape of the library parser against ours", gain, AIMS["library"], gain >= AIMS["library"])
-    aim("p99 lateness, s", ours.p99_late, AIMS["lateness_s"], ours.p99_late < AIMS["lateness_s"])
-    aim("KiB per engine", engine / 1024, AIMS["engine_kb"], engine / 1024 <= AIMS["engine_kb"])
+        aim("CPU per scrape against Prometheus", ours.cpu / theirs.cpu, AIMS["prometheus"])
+    aim("CPU per scrape of the library parser against ours", gain, AIMS["library"], least=True)
+    aim("CPU per scrape of 50 targets every 1 s against many", few.cpu / ours.cpu, AIMS["one_by_one"])
+    aim(f"/metrics of {count} engines, ms", pages["plain_s"] * 1e3, AIMS["page_ms"])
+    aim("p99 lateness, s", ours.p99_late, AIMS["lateness_s"])
+    aim("KiB per engine", engine / 1024, AIMS["engine_kb"])
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from structlog.testing import CapturingLogger
 
 from tests import fed_time
@@ -24,10 +26,20 @@ from vllm_vitals.core.snapshot import Scrape
 from vllm_vitals.core.states import State
 from vllm_vitals.core.target_evaluator import TargetEvaluator
 from vllm_vitals.recordings import recording
-from vllm_vitals.scrape.poller import Poller
+from vllm_vitals.scrape.poller import MAX_TICK_S, Poller, on_tick
 from vllm_vitals.scrape.target import Target
 
 ROOT = Path(__file__).parent.parent.parent
+
+
+@given(st.floats(0.05, 60.0), st.lists(st.floats(0.0, 1.0), min_size=2, max_size=50))
+def test_polls_start_together_and_each_target_keeps_its_interval(interval: float, phases: list[float]) -> None:
+    tick = min(MAX_TICK_S, interval / 4)
+    for due in (phase * interval for phase in phases):
+        starts = [on_tick(due + turn * interval, interval) for turn in range(3)]
+        assert all(-1e-9 <= start - due - turn * interval <= tick + 1e-9 for turn, start in enumerate(starts))
+    starts_of_all = {round(on_tick(phase * interval, interval), 6) for phase in phases}
+    assert len(starts_of_all) <= interval / tick + 2
 
 
 def test_three_of_ten_targets_slow_or_dead_cost_the_others_no_scrape() -> None:

@@ -43,8 +43,11 @@ def next_due(now: float, interval: float, offset: float) -> float:
 
 
 def on_tick(at: float, interval: float) -> float:
-    """Return the next point at which polls start: polls of many targets start together, a third cheaper."""
-    tick = min(MAX_TICK_S, interval / 20)
+    """Return the next point at which polls start: polls of many targets start together, a third cheaper.
+
+    Every poll of a target is off its grid by the same: what lies between two of them is its interval.
+    """
+    tick = min(MAX_TICK_S, interval / 4)
     return ceil(at / tick) * tick
 
 

@@ -137,32 +137,29 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
-def month(fleet: Fleet) -> tuple[Telemetry, list[float]]:
-    """Return 28 days of a fleet, and its demand by window (requests/s in all)."""
+def month(fleet: Fleet, length: int = DAYS) -> tuple[Telemetry, list[float]]:
+    """Return ``length`` days of a fleet, and its demand by window (requests/s in all)."""
     days: dict[tuple[int, bool, bool], list[_Window]] = {}
     each = fleet.peak / max(1, fleet.engines - fleet.idle)
 
     def of(date: int) -> list[_Window]:
         week, weekend = date // 7, date % 7 >= 5
-        changed = fleet.later is not None and date >= DAYS // 2
+        changed = fleet.later is not None and date >= length // 2
         key = (week if fleet.growth else 0, weekend, changed)
         if key not in days:
             settings = fleet.later if changed and fleet.later is not None else fleet.settings
             days[key] = day(settings, fleet.load, each * (1 + fleet.growth) ** key[0], weekend, 10 * week + weekend + 1)
         return days[key]
 
-    windows = [window for date in range(DAYS) for window in of(date)]
+    windows = [window for date in range(length) for window in of(date)]
     grid = Grid(0.0, WINDOW, len(windows))
     telemetry = Telemetry(grid, grid, grid)
+    same = {busy: _series(windows, grid, fleet.settings, busy) for busy in (True, False)[: 2 if fleet.idle else 1]}
     for number in range(fleet.engines):
-        busy = number < fleet.engines - fleet.idle
-        turn = 0 if busy else None
-        telemetry.engines[EngineId("m", f"engine-{number}", "0")] = _series(
-            windows, grid, fleet.settings, turn is not None
-        )
+        telemetry.engines[EngineId("m", f"engine-{number}", "0")] = same[number < fleet.engines - fleet.idle]
         telemetry.settings += [
             Setting(f"engine-{number}", name, str(getattr(settings, name)), at)
-            for settings, at in ((fleet.settings, 0.0), *(((fleet.later, DAYS / 2 * DAY),) if fleet.later else ()))
+            for settings, at in ((fleet.settings, 0.0), *(((fleet.later, length / 2 * DAY),) if fleet.later else ()))
             for name in TOLD
         ]  # fmt: skip
     busy_engines = fleet.engines - fleet.idle
@@ -233,9 +230,9 @@ FLEETS = {
 }
 
 
-def judged(fleet: Fleet) -> tuple[ModelReview, list[float]]:
-    """Return the review of a fleet's month, with its twin, and the demand."""
-    telemetry, demand = month(fleet)
+def judged(fleet: Fleet, length: int = DAYS) -> tuple[ModelReview, list[float]]:
+    """Return the review of a fleet's ``length`` days, with its twin, and the demand."""
+    telemetry, demand = month(fleet, length)
     settings = ReviewSettings(slos=list(fleet.slos))
     try:
         twin = carries(fitting.case(telemetry, telemetry.of("m"), {}, "peak"), fleet.slos)

@@ -20,7 +20,8 @@ TRUTH = 1.02  # requests/s, by python -m bench.capacity: the true step time, fou
 
 @cache
 def reviewed(name: str) -> ModelReview:
-    return judged(FLEETS[name])[0]
+    """Two weekdays; bench.capacity has the whole month."""
+    return judged(FLEETS[name], 2)[0]
 
 
 @cache
@@ -42,17 +43,17 @@ def test_the_same_server_carries_the_same_whatever_its_load(name: str) -> None:
 
 def test_engines_that_met_their_objectives_suffice_and_nobody_is_told_to_buy() -> None:
     model = reviewed("over-provisioned by 60 %")
-    assert model.money.engines_needed == 4
+    assert model.money.engines_for_peak <= 4 < model.money.engines
     assert not [each for each in model.findings if each.level == "act" and each.topic == "capacity"]
 
 
 def test_too_few_engines_are_an_act() -> None:
-    found = reviewed("under-provisioned, a spiral each afternoon")
+    found = reviewed("slots are the limit")
     assert [each.level for each in found.findings if "engines are needed" in each.text] == ["act"]
 
 
 def test_a_lower_bound_never_yields_an_act() -> None:
-    found = reviewed("under-provisioned, a spiral each afternoon")
+    found = reviewed("slots are the limit")
     bound = replace(found.money, capacity=replace(found.money.capacity, bound=True))
     said = [each for each in findings(replace(found, money=bound)) if each.topic == "capacity"]
     assert [each.level for each in said if "engine may carry more" in each.text] == ["watch"]

@@ -87,7 +87,7 @@ def test_taking_the_reservation_away_begins_the_loop() -> None:
     ["spiral_chunked", "same_load_reserved", "overcommit_thrash", "saturated_no_preemption", "preempting_productive"],
 )
 def test_the_fit_reproduces_what_it_was_fitted_to(name: str) -> None:
-    found = tried(name)
+    found = whatif(case(name), (), QUICK)
     assert found.trust.startswith(("good", "fair"))
     assert found.misses["generated"] < 0.2
     assert found.misses["completed"] < 0.2

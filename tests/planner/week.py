@@ -1,7 +1,8 @@
-"""A written week of three engines, kept as plain numbers so that tests can count for themselves.
+"""A written period of three engines, kept as plain numbers so that tests can count for themselves.
 
-Model ``chat`` has two engines, ``code`` one. Demand follows the day and grows; one evening ``chat-0`` spirals, ``code``
-restarts once, and midway max_num_seqs of ``chat`` goes from 24 to 32. Everything comes from one seed.
+It stands for a week and is shorter, for every test that reads it pays for its length. Model ``chat`` has two engines,
+``code`` one. Demand follows the day and grows; once ``chat-0`` spirals, ``code`` restarts once, and midway
+max_num_seqs of ``chat`` goes from 24 to 32. Everything comes from one seed.
 """
 
 from bisect import bisect_left
@@ -11,10 +12,13 @@ from math import cos, log, pi
 from random import Random
 
 DAY = 86_400
-SCRAPE = 120
+HOUR = 3_600
+SCRAPE = 150
 END = 1_790_000_000 // DAY * DAY + 7 * 3600  # a Monday morning does not matter, a whole hour does
-WEEKS = 2
+SPAN = 2 * DAY
+PERIODS = 2  # the one reviewed, and the one before
 TREND_DAYS = 28
+SPIRAL, CHANGE, RESTART = END - 30 * HOUR + 600, END - DAY, END - 12 * HOUR
 
 LATENCY = (0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 40.0)
 TOKENS = (1.0, 10.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10000.0, 20000.0, 50000.0)
@@ -75,11 +79,11 @@ def engines() -> list[Engine]:
 
 
 def written(seed: int = 7) -> list[Engine]:
-    """Both weeks, scrape by scrape."""
+    """Both periods, scrape by scrape."""
     random = Random(seed)
     found = engines()
-    start = END - WEEKS * 7 * DAY
-    for step in range(WEEKS * 7 * DAY // SCRAPE + 1):
+    start = END - PERIODS * SPAN
+    for step in range(PERIODS * SPAN // SCRAPE + 1):
         at = start + step * SCRAPE
         for engine in found:
             _scrape(engine, at, random)
@@ -87,12 +91,12 @@ def written(seed: int = 7) -> list[Engine]:
 
 
 def incident(at: float) -> bool:
-    """The spiral of chat-0: 25 minutes, four days before the end."""
-    return END - 4 * DAY + 600 <= at < END - 4 * DAY + 2100
+    """The spiral of chat-0: 25 minutes, thirty hours before the end."""
+    return SPIRAL <= at < SPIRAL + 1500
 
 
 def slots_of(engine: Engine, at: float) -> int:
-    return 32 if engine.model == "chat" and at >= END - 3 * DAY else engine.slots
+    return 32 if engine.model == "chat" and at >= CHANGE else engine.slots
 
 
 def demand(engine: Engine, at: float, random: Random) -> float:
@@ -106,7 +110,7 @@ def demand(engine: Engine, at: float, random: Random) -> float:
 
 def _scrape(engine: Engine, at: float, random: Random) -> None:
     spiral = engine.target == "chat-0:8000" and incident(at)
-    if engine.model == "code" and abs(at - (END - 2 * DAY)) < 240:  # down: nothing but its state
+    if engine.model == "code" and abs(at - RESTART) < SCRAPE:  # down: nothing but its state
         _state(engine, at, "down")
         engine.counts.clear()
         engine.hist.clear()
@@ -204,11 +208,11 @@ def server(at: float) -> list[tuple[str, float]]:
 
 
 def earlier(seed: int = 11) -> Iterator[tuple[str, float, float]]:
-    """Weeks before, of which only the daily peaks matter: (series of one engine, time, value)."""
+    """Days before, of which only the daily peaks matter: (series of one engine, time, value)."""
     random = Random(seed)
     for engine in engines():
         answered = 0.0
-        for step in range((TREND_DAYS - WEEKS * 7) * DAY // SCRAPE):
+        for step in range((TREND_DAYS * DAY - PERIODS * SPAN) // SCRAPE):
             at = END - TREND_DAYS * DAY + step * SCRAPE
             wanted = demand(engine, at, random)
             answered += round(wanted * SCRAPE)
@@ -234,6 +238,6 @@ def lines(found: list[Engine], replicas: tuple[str, ...] = ("a",)) -> Iterator[s
                 base, _, rest = name.partition("{")
                 labels = f"{own},{rest}" if rest else f"{own}}}"
                 yield from (f"vllm_vitals_{base}{{{labels} {value!r} {at}" for at, value in samples)
-    for step in range(WEEKS * 7 * DAY // SCRAPE + 1):
-        at = END - WEEKS * 7 * DAY + step * SCRAPE
+    for step in range(PERIODS * SPAN // SCRAPE + 1):
+        at = END - PERIODS * SPAN + step * SCRAPE
         yield from (f"vllm_vitals_{name} {value!r} {at}" for name, value in server(at))

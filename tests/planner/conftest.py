@@ -13,7 +13,7 @@ from vllm_vitals.core.render import TargetRenderer
 from vllm_vitals.core.target_evaluator import TargetEvaluator
 from vllm_vitals.planner.review.change import measures
 from vllm_vitals.planner.review.report import Review, build
-from vllm_vitals.planner.telemetry import daily
+from vllm_vitals.planner.telemetry import history
 from vllm_vitals.planner.telemetry.collect import collect
 from vllm_vitals.planner.telemetry.promapi import PromApi, access
 from vllm_vitals.planner.telemetry.queries import BEFORE
@@ -41,7 +41,7 @@ class Week:
     engines: list[week.Engine]
     telemetry: Telemetry
     before: Telemetry
-    peaks: daily.Peaks
+    past: history.History
     review: Review
     url: str
 
@@ -60,14 +60,14 @@ def week_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[we
 def the_week(week_url: tuple[list[week.Engine], str]) -> Week:
     engines, url = week_url
     askers = [PromApi(access(url)) for _ in range(2)]
-    span = 7 * week.DAY
+    span = week.SPAN
     telemetry = collect(askers, week.END - span, week.END)
     before = collect(askers, week.END - 2 * span, week.END - span, signals=BEFORE)
-    peaks, missing = daily.peaks(askers[0], week.END, week.TREND_DAYS)
+    past, missing = history.history(askers[0], week.END, week.TREND_DAYS)
     assert not missing
     measured = {name: measures(before.of(name), before.grid) for name in before.models()}
-    review = build(telemetry, SETTINGS, "test", week.END, measured, peaks)
-    return Week(engines, telemetry, before, peaks, review, url)
+    review = build(telemetry, SETTINGS, "test", week.END, measured, past)
+    return Week(engines, telemetry, before, past, review, url)
 
 
 def recorded_lines() -> Iterator[str]:

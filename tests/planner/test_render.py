@@ -205,18 +205,19 @@ def test_shares(value: float | None, shown: str) -> None:
 @pytest.mark.parametrize(
     ("days", "limit", "said"),
     [
-        ([1.0, 2.0], 1000.0, "not known"),
-        ([1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7], 1e9, "not within a year at this rate"),
-        ([8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0], 10.0, "no growth"),
-        ([1.0, 3.0, 1.0, 3.0, 1.0, 3.0, 1.0, 3.0], 10.0, "no growth"),
-        ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0], None, "limit not known"),
-        ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0], 18.0, "1970-01-18 (earliest 1970-01-18, latest 1970-01-18)"),
+        ([1.0] * 13, 1000.0, "not known"),
+        ([1.01**n for n in range(14)], 1e9, "not within a year at this rate"),
+        ([1.01**-n for n in range(14)], 10.0, "no growth"),
+        ([1.0, 1.0001] * 7, 10.0, "no growth"),
+        ([1.0, 3.0, 2.0, 1.0, 3.0, 3.0, 1.0, 2.0, 3.0] * 2, 10.0, "not known"),
+        ([2.0**n for n in range(14)], None, "limit not known"),
+        ([2.0**n for n in range(14)], 1.5 * 2.0**17, "1970-01-19 (earliest 1970-01-19, latest 1970-01-19)"),
     ],
 )
 def test_a_trend_gives_a_date_only_where_there_is_one(
     the_week: Week, days: list[float], limit: float | None, said: str
 ) -> None:
-    found = trend("Running", "requests", [(86_400.0 * day, value) for day, value in enumerate(days)], limit)
+    found = trend("Running", "requests", [(86_400.0 * (day + 1), value) for day, value in enumerate(days)], limit)
     assert words.reached(found) == said
     model = replace(the_week.review.models[0], trends=[found])
     row = next(

@@ -20,7 +20,7 @@ from vllm_vitals.planner.review.change import Measures, measures
 from vllm_vitals.planner.review.charts import album
 from vllm_vitals.planner.review.charts.style import Chart, ChartsMissingError
 from vllm_vitals.planner.review.report import Review, build
-from vllm_vitals.planner.telemetry import daily
+from vllm_vitals.planner.telemetry import history
 from vllm_vitals.planner.telemetry.collect import Progress, collect
 from vllm_vitals.planner.telemetry.grid import DAY
 from vllm_vitals.planner.telemetry.promapi import Access, PromApi, PromError
@@ -55,7 +55,7 @@ EFFORT = SimulationBudget(seeds=2, seconds=300.0)
     type=Duration(least=0.0, most=3650 * DAY),
     default="28d",
     show_default=True,
-    help="History of daily peaks for the trend; 0d: no trend.",
+    help="History for trend and forecast; 0d: neither.",
 )
 @click.option(
     "--format",
@@ -104,11 +104,11 @@ def review(
     telemetry = collect(askers, end - span, end, labels, matchers, progress=progress)
     before = {} if no_before else _before(askers, end - span, span, labels, matchers, progress, telemetry)
     days = int(trend // DAY)
-    peaks, lost = daily.peaks(askers[0], end, days, labels, matchers) if days else ({}, [])
+    past, lost = history.history(askers[0], end, days, labels, matchers) if days else ({}, [])
     telemetry.missing.extend(lost)
     warnings = sorted({text for asker in askers for text in asker.warnings})
     tried, carried = ({}, {}) if no_whatif else _tried(telemetry, settings)
-    done = build(telemetry, settings, shown(access.url), now, before, peaks, warnings, tried, carried)
+    done = build(telemetry, settings, shown(access.url), now, before, past, warnings, tried, carried)
     clear()
     _write(done, telemetry, wanted, output)
 

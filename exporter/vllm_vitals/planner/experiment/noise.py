@@ -12,8 +12,10 @@ r their correlation.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import atan, cos, exp, inf, log, pi, sin, sqrt
+from math import exp, inf, log, sqrt
 from typing import Protocol
+
+from vllm_vitals.planner.student import threshold, two_sided
 
 POWER = 0.84  # standard errors beyond the threshold at which four in five true differences are seen
 _HOLD_TOGETHER = 0.6  # the largest correlation of neighbours that so few parts can tell
@@ -144,32 +146,6 @@ def _together(pulls: Sequence[float]) -> float:
         return 0.0
     found = sum(a * b for a, b in pairwise(pulls)) / square
     return min(max(found + (1 + 3 * found) / len(pulls), 0.0), _HOLD_TOGETHER)
-
-
-def two_sided(t: float, freedom: int) -> float:
-    """Return the chance of a t at least as far from 0 (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
-    angle = atan(t / sqrt(freedom))
-    sine, cosine = sin(angle), cos(angle)
-    term, total = 1.0, 0.0
-    if freedom % 2:
-        term = cosine
-        for k in range(1, (freedom - 1) // 2 + 1):
-            total += term
-            term *= cosine * cosine * (2 * k) / (2 * k + 1)
-        return max(0.0, 1 - 2 / pi * (angle + sine * total))
-    for k in range(1, freedom // 2 + 1):
-        total += term
-        term *= cosine * cosine * (2 * k - 1) / (2 * k)
-    return max(0.0, 1 - sine * total)
-
-
-def threshold(level: float, freedom: int) -> float:
-    """Return the t that is exceeded, either way, with this chance."""
-    low, high = 0.0, 1e4
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if two_sided(middle, freedom) > level else (low, middle)
-    return (low + high) / 2
 
 
 def holm(chances: Sequence[float], level: float) -> list[bool]:

@@ -6,6 +6,7 @@ from and what to do; what could not be measured is itself a finding, never silen
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import floor
 from typing import TYPE_CHECKING, Literal
 
 from vllm_vitals.core.states import State
@@ -46,7 +47,19 @@ def worst(findings: tuple[Finding, ...]) -> Level:
 
 def findings(model: "ModelReview") -> tuple[Finding, ...]:
     """Everything worth saying, worst first."""
-    checks = (_states, _objectives, _cache, _slots, _preemption, _truncation, _trends, _money, _lengths, _settings)
+    checks = (
+        _states,
+        _objectives,
+        _cache,
+        _slots,
+        _preemption,
+        _truncation,
+        _trends,
+        _forecast,
+        _money,
+        _lengths,
+        _settings,
+    )
     found = [finding for check in checks for finding in check(model)]
     return tuple(sorted(found, key=lambda finding: RANK[finding.level])) or (
         Finding("fine", "verdict", "Nothing in this period needs action."),
@@ -198,6 +211,26 @@ def _trends(model: "ModelReview") -> Iterator[Finding]:
                 f"{trend.what}: reaches its limit in about {days:.0f} days ({first:.0f} at the earliest), "
                 "if the trend continues.",
             )
+
+
+def _forecast(model: "ModelReview") -> Iterator[Finding]:
+    """Say when the engines that are there stop carrying the peak, where demand grows."""
+    there = floor(model.money.engines + 1e-9)
+    found = next((each for each in (model.forecast.suffices if model.forecast else ()) if each.engines == there), None)
+    if model.forecast is None or found is None or found.until is None or not model.forecast.trend.days:
+        return
+    days = (found.until - model.forecast.trend.days[-1][0]) / DAY
+    if days <= 0 or days > LATER_DAYS:
+        return  # short already: the money says so
+    bound = model.money.capacity is not None and model.money.capacity.bound
+    when = words.until(found.until, found.earliest, found.latest)
+    yield Finding(
+        "act" if days <= SOON_DAYS and not bound else "watch",
+        "trend",
+        f"Demand grows by {words.growth(model.forecast.trend)} a week: the peak is carried by "
+        f"{there} engine{'s' if there > 1 else ''} until about {when}, none spare"
+        f"{'; an engine may carry more than was seen' if bound else ''}.",
+    )
 
 
 def _money(model: "ModelReview") -> Iterator[Finding]:

@@ -127,6 +127,19 @@ def _growth(present: "array[float] | None", window: int) -> float:
     return 0.0 if isnan(growth) else growth
 
 
+def by_hour(engines: Engines, grid: Grid) -> list[tuple[float, float]]:
+    """Return the mean demand of each whole hour that is known, by the hour's end (epoch s)."""
+    rates = added([rate for series in engines.values() if (rate := demand(series, grid)) is not None])
+    found: list[tuple[float, float]] = []
+    if rates is None:
+        return found
+    for windows in hours(grid):
+        here = known(rates[w] for w in windows)
+        if here and len(here) * grid.step >= HOUR - grid.step:
+            found.append(((grid.at(windows.start) // HOUR + 1) * HOUR, sum(here) / len(here)))
+    return found
+
+
 def total(engines: Engines, name: str, value: str = "") -> float:
     """Return the increase of a counter over the period, all engines together."""
     return sum(sum(known(series.counter(name, value) or ())) for series in engines.values())

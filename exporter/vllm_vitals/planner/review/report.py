@@ -1,6 +1,6 @@
 """The review as one value: everything that the HTML, the Markdown and the JSON say.
 
-Input: telemetry of the period, of the period before, daily peaks, prices and objectives. Output: a `Review`. Pure.
+Input: telemetry of the period, of the period before, weeks of history, prices and objectives. Output: a `Review`. Pure.
 Invariant: all three formats are drawn from this value alone, so that they cannot disagree.
 """
 
@@ -11,6 +11,7 @@ from vllm_vitals.config.review import ReviewSettings
 from vllm_vitals.core.snapshot import Reading
 from vllm_vitals.planner.review import change, incidents, knee, latency, load, money, shape, slo_report, slots
 from vllm_vitals.planner.review.findings import RANK, Finding, Level, findings, worst
+from vllm_vitals.planner.review.forecast import Forecast, forecast
 from vllm_vitals.planner.review.incidents import Incident, Preemption
 from vllm_vitals.planner.review.slo_report import Promise
 from vllm_vitals.planner.review.trend import Trend, trend
@@ -19,7 +20,7 @@ from vllm_vitals.planner.telemetry.telemetry import EngineId, EngineSeries, Miss
 from vllm_vitals.planner.whatif.carries import Carries
 from vllm_vitals.planner.whatif.whatif import WhatIf
 
-Daily = Mapping[str, Sequence[tuple[float, float]]]  # by measure: kv, running, demand
+Past = Mapping[str, Sequence[tuple[float, float]]]  # by measure: kv, running (daily peaks), demand (by the hour)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,7 @@ class ModelReview:
     reasoning_cut: float
     money: money.Money
     trends: list[Trend]
+    forecast: Forecast | None
     versus_before: list[change.Change]
     engines: list[EngineRow]
     settings: Mapping[str, Mapping[str, str]]
@@ -135,13 +137,13 @@ def build(
     source: str,
     written_at: float,
     before: Mapping[str, change.Measures] | None = None,
-    daily: Mapping[str, Daily] | None = None,
+    past: Mapping[str, Past] | None = None,
     warnings: Sequence[str] = (),
     tried: Mapping[str, WhatIf | str] | None = None,
     carried: Mapping[str, Carries | str] | None = None,
 ) -> Review:
-    """Measure every model. By model name: ``before`` holds what `change.measures` said of the period before, ``daily``
-    the daily peaks, ``tried`` a what-if and ``carried`` what the simulated server carries, or why there is none.
+    """Measure every model. By model name: ``before`` holds what `change.measures` said of the period before, ``past``
+    its weeks of history, ``tried`` a what-if and ``carried`` what the simulated server carries, or why there is none.
     """
     models = tuple(
         _with_whatif(
@@ -150,7 +152,7 @@ def build(
                 telemetry,
                 settings,
                 (before or {}).get(name),
-                (daily or {}).get(name, {}),
+                (past or {}).get(name, {}),
                 (carried or {}).get(name, ""),
             ),
             (tried or {}).get(name),
@@ -172,7 +174,7 @@ def build(
 
 
 def _model(
-    name: str, telemetry: Telemetry, settings: ReviewSettings, before: change.Measures | None, daily: Daily,
+    name: str, telemetry: Telemetry, settings: ReviewSettings, before: change.Measures | None, past: Past,
     twin: Carries | str = "",
 ) -> ModelReview:  # fmt: skip
     engines, grid = telemetry.of(name), telemetry.grid
@@ -221,7 +223,8 @@ def _model(
             n for key, n in telemetry.logs.items() if key[0] == "log_reasoning_truncated_total" and key[1] == name
         ),
         money=bill,
-        trends=_trends(daily, room, bill),
+        trends=_trends(past, room),
+        forecast=forecast(past.get("demand") or load.by_hour(engines, grid), grid.end, work.demand_p99, bill),
         versus_before=change.changes(before, change.measures(engines, grid)),
         engines=[_row(engine, series, telemetry) for engine, series in engines.items()],
         settings=texts,
@@ -289,15 +292,12 @@ def _cuts(telemetry: Telemetry, name: str) -> list[Cut]:
     ]
 
 
-def _trends(daily: Daily, room: load.Headroom, bill: money.Money) -> list[Trend]:
-    carries = None if bill.capacity is None else bill.capacity.requests_per_second * (bill.engines or 0) or None
+def _trends(past: Past, room: load.Headroom) -> list[Trend]:
     found = []
-    if daily.get("kv"):
-        found.append(trend("KV usage, daily peak", "share", daily["kv"], 1.0))
-    if daily.get("running"):
-        found.append(trend("Running on the busiest engine, daily peak", "requests", daily["running"], room.slots))
-    if daily.get("demand"):
-        found.append(trend("Answered requests, daily peak of five minutes", "requests/s", daily["demand"], carries))
+    if past.get("kv"):
+        found.append(trend("KV usage, daily peak", "share", past["kv"], 1.0))
+    if past.get("running"):
+        found.append(trend("Running on the busiest engine, daily peak", "requests", past["running"], room.slots))
     return found
 
 

@@ -1,26 +1,31 @@
-"""Where it goes: daily peaks over weeks, a line through them, and when that line reaches the limit.
+"""Where it goes: one value a day over weeks, its weekdays and its growth, and when it reaches the limit.
 
-Input: one value a day. Output: `Trend` with dates as epoch s. Least squares with a 90 % interval of the slope
-(Student's t). Invariant: a slope whose interval holds 0 is no trend, and no date is given without its range.
+Input: one value a day. Output: `Trend` with dates as epoch s. Values are compared as logarithms (growth is a share a
+week); as shares of their mean where a day was at 0. Invariant: a rate whose interval holds 0 is no growth, no date is
+given without its range, and where noise hides a growth that matters, that is the verdict.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import ceil, exp, log
 
+from vllm_vitals.planner.review.growth import MIN_DAYS, WEEK, Growth, growth
 from vllm_vitals.planner.telemetry.grid import DAY
 
-MIN_DAYS = 7
 HORIZON_DAYS = 365.0
-_Z90 = 1.6449
+STEADY = 0.02  # a week: an interval that stays within is no growth that anybody plans for
+
+GROWS, FALLS, LEVEL, NO_VERDICT, TOO_FEW = "grows", "falls", "level", "no verdict", "too few days"
 
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """``days`` are (epoch s of a day's end, its peak). ``slope`` a day with its interval. ``limit`` is what runs out.
+    """``days`` are (epoch s of a day's end, its value). ``weekly`` is the growth a week as a share, with the ends of
+    its 90 % interval. ``limit`` is what runs out.
 
-    ``reached`` is when the line meets the limit, ``earliest`` and ``latest`` from the ends of the slope's interval;
-    None: not within a year. ``verdict``: grows, falls, no trend, too few days.
+    ``reached`` is when the busiest weekday meets the limit, ``earliest`` and ``latest`` from the ends of the interval;
+    None: not within a year. ``more_weeks``: how many more would tell a growth of `STEADY`, where no verdict is
+    possible.
     """
 
     what: str
@@ -28,51 +33,85 @@ class Trend:
     days: tuple[tuple[float, float], ...]
     limit: float | None
     verdict: str
-    slope: float | None = None
-    slope_low: float | None = None
-    slope_high: float | None = None
-    centre: tuple[float, float] | None = None
+    weekly: float | None = None
+    weekly_low: float | None = None
+    weekly_high: float | None = None
+    more_weeks: int | None = None
     reached: float | None = None
     earliest: float | None = None
     latest: float | None = None
+    fitted: "Line | None" = None
 
-    def line(self, at: float) -> float | None:
-        """Return the fitted value at a time."""
-        if self.slope is None or self.centre is None:
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The fitted growth; its day 0 ends at ``last`` (epoch s). ``mean`` is None where values are logarithms."""
+
+    growth: Growth
+    last: float
+    mean: float | None
+
+    def at(self, time: float, rate: float | None = None) -> float:
+        """Return the value of the busiest weekday's level at a time."""
+        return self._back(self.growth.top((time - self.last) / DAY, rate))
+
+    def on(self, time: float, *, still: bool = False) -> float | None:
+        """Return what the day that ends then is expected to have; ``still``: without growth."""
+        level = self.growth.on(round((time - self.last) / DAY), 0.0 if still else None)
+        return None if level is None else self._back(level)
+
+    def share(self, rate: float) -> float:
+        """Return a rate as a share a week."""
+        return exp(rate) - 1 if self.mean is None else rate
+
+    def crossing(self, limit: float, rate: float) -> float | None:
+        """Return when the busiest weekday meets a limit at a rate; None: not within a year."""
+        if rate <= 0 or limit <= 0:
             return None
-        return self.centre[1] + self.slope * (at - self.centre[0]) / DAY
+        level = log(limit) if self.mean is None else limit / self.mean
+        days = max(0.0, (level - self.growth.top(0.0, rate)) / rate * WEEK)
+        return self.last + days * DAY if days <= HORIZON_DAYS else None
+
+    def _back(self, level: float) -> float:
+        return exp(level) if self.mean is None else level * self.mean
+
+
+def line(days: Sequence[tuple[float, float]]) -> Line | None:
+    """Fit days; None where they are too few."""
+    if not days:
+        return None
+    last = max(at for at, _ in days)
+    mean = None if all(value > 0 for _, value in days) else sum(value for _, value in days) / len(days)
+    if mean is not None and mean <= 0:
+        return None
+    numbered = {round((at - last) / DAY): log(value) if mean is None else value / mean for at, value in days}
+    found = growth(numbered)
+    return None if found is None else Line(found, last, mean)
 
 
 def trend(what: str, unit: str, days: Sequence[tuple[float, float]], limit: float | None) -> Trend:
-    """Fit a line to daily peaks."""
+    """Say where daily values go."""
     points = tuple(days)
-    if len(points) < MIN_DAYS:
-        return Trend(what, unit, points, limit, "too few days")
-    x0, y0 = sum(x for x, _ in points) / len(points), sum(y for _, y in points) / len(points)
-    spread = sum(((x - x0) / DAY) ** 2 for x, _ in points)
-    slope = sum((x - x0) / DAY * (y - y0) for x, y in points) / spread
-    rest = sum((y - y0 - slope * (x - x0) / DAY) ** 2 for x, y in points)
-    freedom = len(points) - 2
-    reach = student(freedom) * sqrt(rest / freedom / spread)
-    low, high = slope - reach, slope + reach
-    verdict = "grows" if low > 0 else "falls" if high < 0 else "no trend"
-    last = points[-1][0]
-
-    def crossing(rate: float) -> float | None:
-        if limit is None or rate <= 0:
-            return None
-        at = max(last, x0 + (limit - y0) / rate * DAY)
-        return at if at - last <= HORIZON_DAYS * DAY else None
-
+    fitted = line(points)
+    if fitted is None:
+        idle = len(points) >= MIN_DAYS and all(value == 0 for _, value in points)
+        return Trend(what, unit, points, limit, LEVEL if idle else TOO_FEW)
+    found = fitted.growth
+    low, high = fitted.share(found.low), fitted.share(found.high)
+    verdict = verdict_of(low, high)
+    more = None
+    if verdict == NO_VERDICT:  # noise of a slope shrinks with time to the power of 3 / 2
+        more = max(1, ceil(len(points) / WEEK * (((high - low) / 2 / STEADY) ** (2 / 3) - 1)))
+    at, earliest, latest = (
+        None if limit is None else fitted.crossing(limit, rate) for rate in (found.rate, found.high, found.low)
+    )
     return Trend(
-        what, unit, points, limit, verdict, slope, low, high, (x0, y0), crossing(slope), crossing(high), crossing(low)
+        what, unit, points, limit, verdict, fitted.share(found.rate), low, high, more, at, earliest, latest, fitted
     )
 
 
-def student(freedom: int) -> float:
-    """Return the two-sided 90 % quantile of Student's t (Cornish-Fisher expansion, within 1 % from 3 degrees on)."""
-    z = _Z90
-    first = (z**3 + z) / (4 * freedom)
-    second = (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
-    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * freedom**3)
-    return z + first + second + third
+def verdict_of(low: float, high: float) -> str:
+    """Return what an interval of growth a week says."""
+    if low > 0 or high < 0:
+        return GROWS if low > 0 else FALLS
+    return LEVEL if low >= -STEADY and high <= STEADY else NO_VERDICT

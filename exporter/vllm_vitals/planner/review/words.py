@@ -8,7 +8,9 @@ from math import inf, isfinite
 
 from vllm_vitals.core.snapshot import Reading
 from vllm_vitals.core.states import State
-from vllm_vitals.planner.review.trend import Trend
+from vllm_vitals.planner.review.forecast import Backtest
+from vllm_vitals.planner.review.growth import MIN_DAYS
+from vllm_vitals.planner.review.trend import GROWS, NO_VERDICT, STEADY, TOO_FEW, Trend
 
 NOT_KNOWN = "not known"
 SPACE = "\u00a0"  # a number and its unit stay on one line
@@ -132,15 +134,49 @@ def gone(value: Reading) -> str:
 
 def reached(trend: Trend) -> str:
     """Return when a trend reaches its limit, or why it has no date."""
-    if trend.slope is None:
+    if trend.weekly is None:
         return NOT_KNOWN
     if trend.limit is None:
         return "limit not known"
-    if trend.verdict != "grows":
-        return "no growth"
+    if trend.verdict != GROWS:
+        return NOT_KNOWN if trend.verdict == NO_VERDICT else "no growth"
     if trend.reached is None:
         return "not within a year at this rate"
-    return f"{day(trend.reached)} (earliest {day(trend.earliest)}, latest {day(trend.latest)})"
+    return until(trend.reached, trend.earliest, trend.latest)
+
+
+def until(at: float | None, earliest: float | None, latest: float | None) -> str:
+    """Return a date with its range; None is later than a year from now."""
+    last = day(latest) if latest is not None else "beyond a year"
+    if at is None:
+        return f"beyond a year{f' (earliest {day(earliest)})' if earliest is not None else ''}"
+    return f"{day(at)} (earliest {day(earliest)}, latest {last})"
+
+
+def growth(trend: Trend) -> str:
+    """Return the growth a week with its range."""
+    if trend.weekly is None:
+        return NOT_KNOWN
+    return f"{change(trend.weekly)} ({change(trend.weekly_low)} to {change(trend.weekly_high)})"
+
+
+def verdict(trend: Trend) -> str:
+    """Return a trend's verdict, and why there is none."""
+    if trend.verdict == TOO_FEW:
+        return f"{TOO_FEW}: {len(trend.days)}, and {MIN_DAYS} separate weekdays from growth"
+    if trend.verdict == NO_VERDICT and trend.more_weeks is not None:
+        more = f"{trend.more_weeks} more week{'s' if trend.more_weeks > 1 else ''}"
+        return f"{NO_VERDICT}: the noise hides {share(STEADY)} a week; {more} of history would show it"
+    return trend.verdict
+
+
+def backtest(found: Backtest) -> str:
+    """Say how well the last days would have been foretold."""
+    return (
+        f"Predicted from what was before them, the last {found.days} days' busiest hours are off by "
+        f"{share(found.error)} on average, {share(found.worst)} at most; "
+        f"the same weekday before by {share(found.naive)}."
+    )
 
 
 def state(name: str) -> str:
@@ -152,5 +188,5 @@ FILTERS = {
     "number": number, "share": share, "change": change, "seconds": seconds, "reading": reading, "vital": vital,
     "why": why, "when": when,
     "day": day, "money": money, "state": state, "room": room, "gone": gone,
-    "reached": reached,
+    "reached": reached, "until": until, "growth": growth, "verdict": verdict, "backtest": backtest,
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Daily peaks over weeks, the line through them and the limit they run into."""
+"""Daily values over weeks, the growth of the busiest weekday and the limit it runs into."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from vllm_vitals.planner.review import words
 from vllm_vitals.planner.review.charts import style
 from vllm_vitals.planner.review.charts.style import BLUE, ORANGE, RED, Chart
 from vllm_vitals.planner.review.report import ModelReview
-from vllm_vitals.planner.review.trend import Trend
+from vllm_vitals.planner.review.trend import FALLS, GROWS, NO_VERDICT, TOO_FEW, Trend
 from vllm_vitals.planner.telemetry.grid import DAY
 
 AHEAD = 28 * DAY
@@ -14,7 +14,8 @@ AHEAD = 28 * DAY
 
 def draw(model: ModelReview, salt: str) -> Chart | None:
     """None where there are too few days."""
-    trends = [trend for trend in model.trends if len(trend.days) >= 2]
+    every = [*model.trends, *([model.forecast.trend] if model.forecast else [])]
+    trends = [trend for trend in every if len(trend.days) >= 2]
     if not trends:
         return None
     drawing, axes = style.figure(3.3, 1, len(trends), squeeze=False)
@@ -31,30 +32,23 @@ def _plot(axis: Any, trend: Trend) -> None:
         "o",
         color=BLUE,
         markersize=4,
-        label="daily peak",
+        label="day",
     )
     first, last = trend.days[0][0], trend.days[-1][0] + AHEAD
-    if trend.slope is not None and trend.centre is not None:
-        x0, y0 = trend.centre
-        ends = [first, x0, last]
+    if fitted := trend.fitted:
+        ends = [first + (last - first) * k / 20 for k in range(21)]
         axis.plot(
             [style.moment(x) for x in ends],
-            [factor * (trend.line(x) or 0.0) for x in ends],
+            [factor * fitted.at(x) for x in ends],
             color=ORANGE,
             linewidth=1.2,
-            label="line",
+            label="busiest weekday",
         )
-        low = [
-            factor * (y0 + min((trend.slope_low or 0) * (x - x0), (trend.slope_high or 0) * (x - x0)) / DAY)
-            for x in ends
-        ]
-        high = [
-            factor * (y0 + max((trend.slope_low or 0) * (x - x0), (trend.slope_high or 0) * (x - x0)) / DAY)
-            for x in ends
-        ]
+        bands = [[factor * fitted.at(x, rate) for rate in (fitted.growth.low, fitted.growth.high)] for x in ends]
         axis.fill_between(
-            [style.moment(x) for x in ends], low, high, color=ORANGE, alpha=0.18, linewidth=0, label="90 % range"
-        )
+            [style.moment(x) for x in ends], [min(band) for band in bands], [max(band) for band in bands],
+            color=ORANGE, alpha=0.18, linewidth=0, label="90 % range",
+        )  # fmt: skip
     if trend.limit is not None:
         axis.axhline(trend.limit * factor, color=RED, linewidth=1.2, linestyle="--", label="limit")
     axis.set_ylim(0, 125 if trend.unit == "share" else None)
@@ -66,18 +60,15 @@ def _plot(axis: Any, trend: Trend) -> None:
 
 def _sentence(trend: Trend) -> str:
     name = trend.what.split(",")[0]
-    if trend.verdict == "too few days":
-        return f"{name}: only {len(trend.days)} days, too few for a line."
-    if trend.verdict == "no trend":
-        return f"{name}: no trend that stands out of the noise."
-    if trend.verdict == "falls":
-        return f"{name} falls."
+    if trend.verdict == TOO_FEW:
+        return f"{name}: only {len(trend.days)} days, too few to separate growth from weekdays."
+    if trend.verdict == NO_VERDICT:
+        return f"{name}: {words.growth(trend)} a week; the noise allows no verdict."
+    if trend.verdict != GROWS:
+        return f"{name} {trend.verdict if trend.verdict == FALLS else 'neither grows nor falls'}."
+    said = f"{name} grows by {words.growth(trend)} a week"
+    if trend.limit is None:
+        return f"{said}."
     if trend.reached is None:
-        return (
-            f"{name} grows, but does not reach its limit within a year."
-            if trend.limit
-            else f"{name} grows; its limit is not known."
-        )
-    latest = f"not later than {words.day(trend.latest)}" if trend.latest else "or not within a year"
-    first = f"not before {words.day(trend.earliest)}"
-    return f"{name} grows and reaches its limit about {words.day(trend.reached)} ({first}, {latest})."
+        return f"{said}, but does not reach its limit within a year."
+    return f"{said} and reaches its limit about {words.until(trend.reached, trend.earliest, trend.latest)}."

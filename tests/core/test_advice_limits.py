@@ -57,6 +57,22 @@ def test_first_tokens_are_late_at_five_seconds_for_long_inputs_without_a_queue(
     assert knobs(State.HEALTHY, readings, replace(CALM, mean_waiting=waiting)) == said
 
 
+@pytest.mark.parametrize(
+    ("lately", "said"),
+    [
+        ({"queued_seconds": 0.9}, ["max_num_batched_tokens"]),
+        ({"queued_seconds": 1.0}, []),
+        ({"queued_seconds": 20.0, "evicted_lately": 40.0}, []),
+        ({"evicted_lately": 1.0}, []),
+    ],
+)
+def test_first_tokens_that_a_queue_made_late_ten_minutes_ago_ask_for_no_larger_steps_now(
+    lately: dict[str, float], said: list[str]
+) -> None:
+    readings = {"ttft_p99_seconds": Reading(9.0, 8.0, 10.0), **LONG}
+    assert knobs(State.HEALTHY, readings, replace(CALM, mean_waiting=0.0, **lately)) == said
+
+
 def test_late_first_tokens_need_facts_and_their_reading() -> None:
     assert knobs(State.HEALTHY, {"ttft_p99_seconds": Reading(9.0, 8.0, 10.0), **LONG}, None) == []
     assert knobs(State.HEALTHY, LONG) == []

@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -55,6 +56,9 @@ def test_a_recording_of_a_spiral_is_critical_with_evidence_and_a_knob(capsys: py
     assert "DEATH SPIRAL" in out
     assert "preemptions per finished request" in out
     assert "gateway_concurrency down" in out
+    assert "why: preempt, requeue, preempt again; watch" in out
+    assert re.search(r"first token p99 [\d.]+ s \([\d.]+ s to [\d.]+ s\)", out)  # never without its bounds
+    assert "how to set each: docs/knobs.md" in out
     assert "not known:" in out
     assert "\x1b[" not in out
 

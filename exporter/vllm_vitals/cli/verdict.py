@@ -74,7 +74,9 @@ def _print_engine(console: Console, target: TargetSnapshot, engine: EngineSnapsh
         console.print(Text(_clean(f"  ! {contradiction.text}")))
     for when in ("now", "restart"):
         _print_advice(console, [advice for advice in engine.advice if advice.when == when])
-    numbers = [f"{v.name} {v.text}" for v in page.vitals(engine) if v.text != "–"]
+    if engine.advice:
+        console.print(Text("  how to set each: docs/knobs.md", style="dim"))
+    numbers = [f"{v.name} {v.text}{v.note and f' ({v.note})'}" for v in page.vitals(engine) if v.text != "–"]
     if numbers:
         console.print(Text(f"  numbers: {', '.join(numbers)}", style="dim"))
     for line in engine.unknown:
@@ -86,7 +88,12 @@ def _print_advice(console: Console, items: Sequence[Advice]) -> None:
     for item in items[:2]:
         console.print(advice_line(item))
         more = "; ".join(
-            text for text in (item.watch and f"watch {item.watch}", item.cost and f"cost: {item.cost}") if text
+            text
+            for text in (
+                f"why: {item.symptom}",
+                item.watch and f"watch {item.watch}",
+                item.cost and f"cost: {item.cost}",
+            )
+            if text
         )
-        if more:
-            console.print(Text(f"    {more}", style="dim"))
+        console.print(Text(f"    {more}", style="dim"))

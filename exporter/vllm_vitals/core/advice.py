@@ -16,6 +16,7 @@ from vllm_vitals.core.states import State
 
 TRUNCATED = 0.05  # share of responses truncated at a cap that is worth a word
 LATE_FIRST_TOKEN_S = 5.0  # p99 that a person waits for in vain; move to your own objective
+SHORT_QUEUE_S = 1.0  # mean time in the queue below which a late first token is prefill's own
 PINNED = 0.9  # KV usage of a prefill engine that can take no prompt for what it still holds
 RUNAWAY_FACTOR, RUNAWAY_TOKENS = 8.0, 4096.0  # an open request beyond both is worth a look (as the alert has it)
 
@@ -54,8 +55,8 @@ def _evicting(case: Case) -> tuple[Advice, ...]:
         "gateway_concurrency",
         "down",
         size,
-        "preemptions per second falls to 0, useful tokens/s rises",
-        "requests wait at the gateway instead",
+        f"preemptions per second falls to 0{sizing.once_through(case)}; then time to first token falls",
+        "requests wait at the gateway instead; tokens/s may fall (by a fifth where it was measured)",
     )
     fed = f"the loop is fed by long inputs ({case.number('prompt_tokens_mean') or 0.0:.0f} tokens on average)"
     if _is_deferred(case):
@@ -87,7 +88,7 @@ def _evicting(case: Case) -> tuple[Advice, ...]:
             "max_num_seqs",
             "down",
             size,
-            "preemptions and TPOT p99 fall, useful tokens/s do not",
+            "preemptions and TPOT p99 fall; roll back where useful tokens/s fall or first tokens come later",
             "a longer queue; too low leaves the GPU idle",
         )
     return now, knob
@@ -334,7 +335,7 @@ def _late_first_token(case: Case) -> tuple[Advice, ...]:
     ttft = case.readings.get("ttft_p99_seconds")
     waiting = None if case.facts is None else case.facts.mean_waiting
     late = ttft is not None and ttft.lower is not None and ttft.lower >= LATE_FIRST_TOKEN_S
-    if ttft is None or not late or not case.long_input or waiting is None or waiting >= 1:
+    if ttft is None or not late or not case.long_input or waiting is None or waiting >= 1 or _queued_or_evicted(case):
         return ()
     return (
         Advice(
@@ -348,6 +349,13 @@ def _late_first_token(case: Case) -> tuple[Advice, ...]:
             "gained (8192 to 32768 was measured at 2 % more throughput for 17 % less KV cache)",
         ),
     )
+
+
+def _queued_or_evicted(case: Case) -> bool:
+    """Return whether the first tokens that are judged were late for a queue or evictions, which may be over by now."""
+    if case.facts is None:
+        return False
+    return (case.facts.queued_seconds or 0.0) >= SHORT_QUEUE_S or (case.facts.evicted_lately or 0.0) > 0
 
 
 def _cut_answers(case: Case) -> tuple[Advice, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from vllm_vitals.core import contradictions, derive, outcomes
+from vllm_vitals.core import contradictions, derive, outcomes, quantile
 from vllm_vitals.core.advice import advise
 from vllm_vitals.core.derive import WindowView
 from vllm_vitals.core.evidence import evidence
@@ -232,6 +232,8 @@ class EngineEvaluator:
             pace=self._pace.feed(view, limits),
             kv_held=held,
             deferred_share=derive.deferred_share(view),
+            queued_seconds=quantile.mean_of(view.slow.observed("queue_time_seconds")).value,
+            evicted_lately=view.slow.increase("preemptions"),
         )
 
 

@@ -77,6 +77,16 @@ def concurrency_that_fits(case: Case) -> str:
     return f"to {max(1, floor(0.9 * fits))} (0.9 x {fits:.1f} running on average while the KV cache is full)"
 
 
+def once_through(case: Case) -> str:
+    """Return what a cap does not touch: the requests that wait inside vLLM, and how long they take at this rate."""
+    waiting = None if case.sample is None else case.sample.waiting
+    if not waiting:
+        return ""
+    wait = case.number("expected_wait_seconds")
+    how_long = "nothing finishes, so abort them" if wait is None else f"about {wait:.0f} s at this rate, or abort them"
+    return f" once the {waiting:.0f} that wait inside vLLM are through ({how_long}: a cap does not touch them)"
+
+
 def more_slots(case: Case) -> str:
     """Return a quarter more of max_num_seqs."""
     seqs = case.setting("max_num_seqs")

@@ -58,6 +58,8 @@ class Facts:
     pace: Pace | None = None  # against the engine's usual at this load
     kv_held: KvHeld | None = None  # while nobody is present
     deferred_share: float | None = None  # of the waiting requests
+    queued_seconds: float | None = None  # mean of those whose latencies are judged: the slow window
+    evicted_lately: float | None = None  # preemptions in the slow window
 
 
 def all_of(*verdicts: Verdict) -> Verdict:

@@ -19,9 +19,7 @@ ENVIRONMENT = {"GOGC": "400", **os.environ}
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
     """A tool's exit code and output."""
-    return subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=PATIENCE_S, env=ENVIRONMENT
-    )
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S, env=ENVIRONMENT)
 
 
 def promtool_test(document: Mapping[str, Any], folder: Path, name: str, tool: str = "") -> str:

@@ -6,6 +6,7 @@ core/         every judgement, pure: exposition, windows, signals, states, evide
 config/       value types, schema, loading, error texts
 scrape/       targets, discovery, shards, fetching, canaries, pollers
 recordings/   the recording format, replay, the flight recorder
+prometheus/   a Prometheus' API, and raw samples as the scrapes that they were
 logs/         reading JSON logs
 serve/        /metrics, the status page, JSON, the HTTP server
 daemon        a fleet, the pages, signals and reload, on one event loop; clock and log beside it

@@ -15,9 +15,9 @@ from vllm_vitals.planner.review.change import measures
 from vllm_vitals.planner.review.report import Review, build
 from vllm_vitals.planner.telemetry import history
 from vllm_vitals.planner.telemetry.collect import collect
-from vllm_vitals.planner.telemetry.promapi import PromApi, access
 from vllm_vitals.planner.telemetry.queries import BEFORE
 from vllm_vitals.planner.telemetry.telemetry import Telemetry
+from vllm_vitals.prometheus.promapi import PromApi, access
 from vllm_vitals.recordings import recording
 
 RECORDINGS = Path(__file__).parent.parent / "data/recordings"

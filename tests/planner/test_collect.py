@@ -10,8 +10,8 @@ from vllm_vitals.config.review import ReviewSettings
 from vllm_vitals.planner.review import render_text
 from vllm_vitals.planner.review.report import build
 from vllm_vitals.planner.telemetry.collect import Budget, collect
-from vllm_vitals.planner.telemetry.promapi import PromApi, PromError, Series, access
 from vllm_vitals.planner.telemetry.queries import WEEK
+from vllm_vitals.prometheus.promapi import PromApi, PromError, Series, access
 
 START = week.END - week.SPAN
 

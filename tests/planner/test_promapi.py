@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from vllm_vitals.planner.telemetry.promapi import PromApi, PromError, access
+from vllm_vitals.prometheus.promapi import PromApi, PromError, access
 
 Answer = tuple[int, bytes, dict[str, str]]
 GOOD = {"status": "success", "data": {"resultType": "matrix", "result": [{"metric": {"a": "b"}, "values": [[1, "2"]]}]}}

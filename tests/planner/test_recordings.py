@@ -15,8 +15,8 @@ from vllm_vitals.core.target_evaluator import TargetEvaluator
 from vllm_vitals.planner.review.report import ModelReview, build
 from vllm_vitals.planner.telemetry import recorded
 from vllm_vitals.planner.telemetry.collect import collect
-from vllm_vitals.planner.telemetry.promapi import PromApi, access
 from vllm_vitals.planner.telemetry.telemetry import STATES, UNKNOWN
+from vllm_vitals.prometheus.promapi import PromApi, access
 from vllm_vitals.recordings import recording
 
 NAMES = sorted(folder.name for folder in RECORDINGS.iterdir())

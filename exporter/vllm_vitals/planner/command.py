@@ -23,7 +23,6 @@ from vllm_vitals.planner.review.report import Review, build
 from vllm_vitals.planner.telemetry import history
 from vllm_vitals.planner.telemetry.collect import Progress, collect
 from vllm_vitals.planner.telemetry.grid import DAY
-from vllm_vitals.planner.telemetry.promapi import Access, PromApi, PromError
 from vllm_vitals.planner.telemetry.queries import BEFORE
 from vllm_vitals.planner.telemetry.telemetry import Missing, Telemetry
 from vllm_vitals.planner.whatif import fitting
@@ -32,6 +31,7 @@ from vllm_vitals.planner.whatif.carries import Carries, carries
 from vllm_vitals.planner.whatif.whatif import WhatIf
 from vllm_vitals.planner.whatif.whatif import whatif as simulated
 from vllm_vitals.planner.whatif.workload_slice import SituationError
+from vllm_vitals.prometheus.promapi import Access, PromApi, PromError
 from vllm_vitals.scrape.target import shown
 
 __all__ = ["compare", "review", "snapshot", "whatif"]

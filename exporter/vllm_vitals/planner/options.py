@@ -21,8 +21,8 @@ from vllm_vitals.cli.options import ACCESS_OPTIONS, DURATION, Duration, decorate
 from vllm_vitals.config import section
 from vllm_vitals.config.review import ReviewSettings
 from vllm_vitals.config.values import parse_duration
-from vllm_vitals.planner.telemetry.promapi import Access, access
 from vllm_vitals.planner.telemetry.telemetry import Telemetry
+from vllm_vitals.prometheus.promapi import Access, access
 
 _LATEST = 1e11  # the year 5138: beyond it a time is a mistake
 SPAN = Duration(least=1.0, most=3650 * 86400.0)

@@ -11,8 +11,8 @@ from vllm_vitals.core.snapshot import Scrape
 from vllm_vitals.core.target_evaluator import TargetEvaluator
 from vllm_vitals.core.thresholds import Thresholds
 from vllm_vitals.planner.incident.episodes import GAP_S, Episodes
-from vllm_vitals.planner.incident.raw import Ask, Kept, Reader, Server
-from vllm_vitals.planner.telemetry.promapi import PromError
+from vllm_vitals.prometheus.promapi import PromError
+from vllm_vitals.prometheus.raw import Ask, Kept, Reader, Server
 
 ANEW_S = 900.0  # scrapes further apart are judged anew
 WARM_UP_S = 3600.0  # read before the period: what is usual for this engine

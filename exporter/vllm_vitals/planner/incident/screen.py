@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from vllm_vitals.planner.incident.bodies import escape
 from vllm_vitals.planner.incident.past import WARM_UP_S, Span
-from vllm_vitals.planner.incident.raw import Ask, Server
-from vllm_vitals.planner.telemetry.promapi import PromError, Series
+from vllm_vitals.prometheus.bodies import escape
+from vllm_vitals.prometheus.promapi import PromError, Series
+from vllm_vitals.prometheus.raw import Ask, Server
 from vllm_vitals.vllm.lookup import PREFIXES, wire
 from vllm_vitals.vllm.routes import HTTP_REQUESTS
 

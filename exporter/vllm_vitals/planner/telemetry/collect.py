@@ -13,10 +13,10 @@ from typing import Protocol
 
 from vllm_vitals.catalog import NAMESPACE
 from vllm_vitals.planner.telemetry.grid import Grid, state_grid, window_grid
-from vllm_vitals.planner.telemetry.promapi import PromError, Series
 from vllm_vitals.planner.telemetry.queries import FAST_HISTOGRAMS, SLOW_HISTOGRAMS, WEEK, Signal, promql, raw_promql
 from vllm_vitals.planner.telemetry.query_results import Intake
 from vllm_vitals.planner.telemetry.telemetry import EngineId, EngineSeries, Missing, Telemetry
+from vllm_vitals.prometheus.promapi import PromError, Series
 
 Progress = Callable[[int, int, str], None]
 FAILURES_IN_A_ROW = 5

@@ -10,9 +10,9 @@ from math import isfinite
 from vllm_vitals.catalog import NAMESPACE
 from vllm_vitals.planner.telemetry.collect import Ask
 from vllm_vitals.planner.telemetry.grid import DAY
-from vllm_vitals.planner.telemetry.promapi import PromError
 from vllm_vitals.planner.telemetry.queries import identity
 from vllm_vitals.planner.telemetry.telemetry import Missing
+from vllm_vitals.prometheus.promapi import PromError
 
 History = dict[str, dict[str, list[tuple[float, float]]]]  # measures: kv, running (daily peaks), demand (requests/s)
 HOUR = 3600

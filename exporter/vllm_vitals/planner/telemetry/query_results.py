@@ -11,7 +11,6 @@ from typing import Any
 
 from vllm_vitals.core.states import State
 from vllm_vitals.planner.telemetry.grid import Grid
-from vllm_vitals.planner.telemetry.promapi import Series
 from vllm_vitals.planner.telemetry.queries import Signal
 from vllm_vitals.planner.telemetry.telemetry import (
     UNKNOWN,
@@ -25,6 +24,7 @@ from vllm_vitals.planner.telemetry.telemetry import (
     known,
     unknown,
 )
+from vllm_vitals.prometheus.promapi import Series
 
 Edges = dict[tuple[EngineId, str, frozenset[tuple[str, str]]], "array[float]"]
 _CODES = {state.value: state.rank for state in State}

@@ -12,8 +12,8 @@ from statistics import median
 from typing import Protocol
 
 from vllm_vitals.core.snapshot import Scrape
-from vllm_vitals.planner.incident.bodies import Pages, escape
-from vllm_vitals.planner.telemetry.promapi import PromError, Series
+from vllm_vitals.prometheus.bodies import Pages, escape
+from vllm_vitals.prometheus.promapi import PromError, Series
 from vllm_vitals.vllm.families import FAMILIES, HTTP, PROCESS_START
 from vllm_vitals.vllm.lookup import PREFIXES, WANTED, WIRE, wire
 

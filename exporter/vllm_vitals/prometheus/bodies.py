@@ -6,7 +6,7 @@ the same values. Invariant: what was not kept is not on the page; labels that Pr
 
 from collections.abc import Collection, Iterable, Mapping
 
-from vllm_vitals.planner.telemetry.promapi import Series
+from vllm_vitals.prometheus.promapi import Series
 from vllm_vitals.vllm.lookup import WIRE
 
 # Whole families of histograms come first: a page that ends with one looks cut off where a part of it was not kept.

@@ -290,6 +290,7 @@ def test_a_plain_server_asked_for_tls_and_a_missing_ca_file_are_tls_errors() -> 
 
     plain, missing = fed_time.run(run())
     assert (plain.reason, missing.reason) == ("tls", "tls")
+    assert "write http://" in plain.detail
     assert "/nowhere/ca.pem" in missing.detail
 
 
@@ -357,7 +358,9 @@ def test_tls_with_our_ca_a_client_certificate_and_a_server_name(pki: Path) -> No
     good = {name for name, one in seen.items() if one.body is not None}
     assert good == {"known", "named", "unverified"}, seen
     assert seen["no CA"].reason == "tls"
-    assert "verify failed" in seen["no CA"].detail
+    assert "is not trusted" in seen["no CA"].detail
+    assert "--ca-file" in seen["no CA"].detail
+    assert "tls.server_name" in seen["misnamed"].detail
     assert seen["misnamed"].reason == "tls"
     assert seen["no certificate"].reason in ("tls", "protocol")  # TLS 1.3 says it only with the first answer
 

@@ -9,17 +9,43 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from vllm_vitals.cli.options import DURATION, FILE, Access, access_options, configured, say_notes
+from vllm_vitals.cli.options import DURATION, FILE, Access, access_options, configured
+
+MODES = "give a URL such as http://localhost:8000, --auto, --file-sd FILE, --prometheus URL or --replay FILE"
+LOOK_BACK_S = 900.0  # what is read of a Prometheus
 
 
 @click.command()
 @click.argument("urls", nargs=-1, metavar="[URL]...")
 @click.option(
-    "--for", "seconds", type=DURATION, default="30s", show_default=True, help="Observe for this long; at least 5s."
+    "--for",
+    "seconds",
+    type=DURATION,
+    default="30s",
+    show_default=True,
+    help="Observe for this long; at least 5s. With --prometheus, read so much: 15m by default.",
 )
 @click.option("--interval", type=DURATION, default="2s", show_default=True, help="Scrape interval.")
 @access_options
+@click.option("--auto", is_flag=True, help="Check every vLLM server that listens on this machine.")
+@click.option(
+    "--file-sd",
+    "listed",
+    multiple=True,
+    metavar="FILE",
+    help="Targets from a file of Prometheus' file_sd (repeatable).",
+)
+@click.option(
+    "--prometheus",
+    default="",
+    metavar="URL",
+    help="Judge every vLLM server that a Prometheus scrapes, from what it has.",
+)
 @click.option("--replay", "recorded", type=FILE, help="Recording to judge instead of live servers; - is stdin.")
+@click.option("--watch", "again", is_flag=True, help="Go on until Ctrl-C: a table; in a pipe, a line per change.")
+@click.option(
+    "--gate", type=FILE, metavar="FILE", help="JSON of a check before a deploy: fail (exit code 2) if it is worse now."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
 def check(
@@ -29,32 +55,53 @@ def check(
     interval: float,
     file: Path | None,
     access: Access,
+    auto: bool,
+    listed: tuple[str, ...],
+    prometheus: str,
     recorded: Path | None,
+    again: bool,
+    gate: Path | None,
     as_json: bool,
 ) -> None:
     """Judge the state of vLLM servers.
 
     Exit code: 0 healthy, 1 warning, 2 critical, 3 unknown; it reflects the worst engine. With --replay, the verdict is
-    for the worst point in the recording.
+    for the worst point in the recording. With --gate: 0 no worse, 2 worse, 3 not comparable.
     """
     from vllm_vitals import log
-    from vllm_vitals.cli import judge, observe
+    from vllm_vitals.cli import judge, observe, whom
 
     log.configure("critical")
+    given = {name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+    _refuse(given)
+    if again and (gate is not None or as_json):
+        raise click.UsageError("--watch prints a table: leave out --gate and --json")
+    report = judge.Report(as_json, None if gate is None else judge.before(gate))
     if recorded is not None:
-        given = context.get_parameter_source
-        if urls:
-            raise click.UsageError("give either URLs or --replay, not both")
-        if ParameterSource.COMMANDLINE in (given("seconds"), given("interval")):
-            raise click.UsageError("--for and --interval are for live servers: a recording has its own times")
-        if access:
-            raise click.UsageError("options such as --bearer-token-file are for live servers, not for --replay")
         sys.exit(judge.recording(recorded, file, as_json))
+    if prometheus:
+        limits = configured(file, (), {}).thresholds if file is not None else None
+        look_back = seconds if "seconds" in given else LOOK_BACK_S
+        sys.exit(judge.kept(whom.prometheus(prometheus, access), look_back, limits, report, again))
     if seconds < observe.SHORTEST_S:
         raise click.UsageError(f"--for: a verdict needs {observe.SHORTEST_S:g}s at least")
-    config = configured(file, urls, {}, access)
-    if not config.targets:
-        raise click.UsageError("nothing to check: give a URL such as http://localhost:8000, or --replay FILE")
-    say_notes(config)
-    targets = [observe.at_pace(target, interval, seconds) for target in config.targets]
-    sys.exit(judge.live(targets, seconds, as_json))
+    targets = [observe.at_pace(t, interval, seconds) for t in whom.targets(urls, file, access, auto, listed, MODES)]
+    sys.exit(judge.watched(targets) if again else judge.live(targets, seconds, report))
+
+
+def _refuse(given: set[str]) -> None:
+    """Refuse options that the chosen source would ignore."""
+    sources = given & {"recorded", "prometheus"} or given & {"urls", "auto", "listed"}
+    if "recorded" in given:
+        if given & {"urls", "auto", "listed", "prometheus"}:
+            raise click.UsageError("give either URLs or --replay, not both")
+        if given & {"seconds", "interval"}:
+            raise click.UsageError("--for and --interval are for live servers: a recording has its own times")
+        if given & {"again", "gate"}:
+            raise click.UsageError("--watch and --gate are for live servers, not for --replay")
+        if given & {"bearer_token_file", "user", "password_file", "ca_file", "headers"}:
+            raise click.UsageError("options such as --bearer-token-file are for live servers, not for --replay")
+    if "prometheus" in given and given & {"urls", "auto", "listed", "interval"}:
+        raise click.UsageError("--prometheus judges what it scrapes, at its interval: leave out URLs and --interval")
+    if not sources and "file" not in given:
+        raise click.UsageError(f"nothing to check: {MODES}")

@@ -21,6 +21,7 @@ from vllm_vitals.scrape.target import Target
 
 SHORTEST_S = 5.0  # in less, an engine in one long step cannot be told from one that hangs
 LEAST_SCRAPES = 4
+FOR_EVER_S = 1e9
 
 Progress = Callable[[float, Sequence[TargetSnapshot]], None]
 
@@ -57,7 +58,7 @@ async def watch(targets: Sequence[Target], seconds: float, tell: Progress) -> li
                 seen = [p.snapshot for p in pollers if p.snapshot is not None]
                 tell(1 - max(0.0, end - clock.now()) / seconds, seen)
                 interval, hopeless = poller.target.interval, poller.snapshot is not None and _hopeless(poller.snapshot)
-                if hopeless or clock.now() >= end or end - begun < interval / 2:
+                if (hopeless and seconds < FOR_EVER_S) or clock.now() >= end or end - begun < interval / 2:
                     return
                 await asyncio.sleep(max(0.0, min(begun + interval, end) - clock.now()))
 

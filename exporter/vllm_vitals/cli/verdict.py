@@ -5,6 +5,7 @@ server says can paint on the terminal.
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -24,6 +25,28 @@ def exit_code(snapshots: Iterable[TargetSnapshot]) -> int:
     return next((code for severity, code in EXIT_CODES.items() if severity in seen), EXIT_CODES["unknown"])
 
 
+def answer(snapshots: Sequence[TargetSnapshot], now: float) -> dict[str, Any]:
+    """Return what the JSON of servers and that of a recording have in common (docs/check.schema.json)."""
+    engines = [engine for snapshot in snapshots for engine in snapshot.engines]
+    order = list(EXIT_CODES)
+    worst = min(engines, key=lambda e: (order.index(e.state.severity), e.state.rank), default=None)
+    state = worst.state if worst is not None else State.UNKNOWN
+    return {
+        "schema": views.SCHEMA,
+        "verdict": {
+            "at": now,
+            "state": state.value,
+            "severity": state.severity,
+            "headline": state.spec.headline,
+            "exit_code": exit_code(snapshots),
+            "target": worst.key.target if worst is not None else "",
+            "model_name": worst.key.model_name if worst is not None else "",
+            "engine": worst.key.engine if worst is not None else "",
+        },
+        "targets": [views.target(each, now) for each in views.worst_first(snapshots)],
+    }
+
+
 def print_verdict(console: Console, snapshots: Iterable[TargetSnapshot]) -> None:
     """Print the verdict per engine, worst first."""
     for snapshot in views.worst_first(snapshots):
@@ -35,7 +58,7 @@ def print_replay(console: Console, done: Replay, moment: TargetSnapshot) -> None
     """Print a recording's states over time, engine by engine, and the verdict at its worst moment."""
     for key, timeline in done.engines:
         who = " ".join(part for part in (key.target, key.model_name, f"engine {key.engine}") if part)
-        console.print(Text(_clean(who), style="bold"))
+        console.print(Text(clean(who), style="bold"))
         for run in timeline.runs:
             times = f"{run.start - done.start:7.0f} s to {run.end - done.start:5.0f} s  "
             console.print(Text.assemble(times, (run.state.spec.label, _COLOURS[run.state.severity])))
@@ -53,10 +76,10 @@ def advice_line(item: Advice) -> Text:
     """Return when to turn which knob, which way and how far."""
     when = "now" if item.when == "now" else "at the next restart"
     direction = f" {item.direction}" if item.direction in ("up", "down") else ""
-    return Text.assemble(f"  {when}: ", (f"{item.knob}{direction}", "bold"), _clean(f": {item.size}"))
+    return Text.assemble(f"  {when}: ", (f"{item.knob}{direction}", "bold"), clean(f": {item.size}"))
 
 
-def _clean(text: str) -> str:
+def clean(text: str) -> str:
     """Return text from a server without characters that a terminal would obey."""
     return "".join(ch if ch.isprintable() else "\N{REPLACEMENT CHARACTER}" for ch in text)
 
@@ -64,14 +87,14 @@ def _clean(text: str) -> str:
 def _print_engine(console: Console, target: TargetSnapshot, engine: EngineSnapshot) -> None:
     key = engine.key
     who = " ".join(part for part in (key.target, key.model_name, f"engine {key.engine}" if key.engine else "") if part)
-    console.print(Text.assemble(headline(engine.state), "  ", (_clean(who), "bold")))
+    console.print(Text.assemble(headline(engine.state), "  ", (clean(who), "bold")))
     console.print(Text(f"  {engine.state.spec.headline}"))
     if not target.up:
-        console.print(Text(_clean(f"  {target.reason}: {target.detail}")))
+        console.print(Text(clean(f"  {target.reason}: {target.detail}")))
     for item in engine.evidence:
-        console.print(Text(_clean(f"  • {item.text}")))
+        console.print(Text(clean(f"  • {item.text}")))
     for contradiction in target.contradictions:
-        console.print(Text(_clean(f"  ! {contradiction.text}")))
+        console.print(Text(clean(f"  ! {contradiction.text}")))
     for when in ("now", "restart"):
         _print_advice(console, [advice for advice in engine.advice if advice.when == when])
     if engine.advice:
@@ -80,7 +103,7 @@ def _print_engine(console: Console, target: TargetSnapshot, engine: EngineSnapsh
     if numbers:
         console.print(Text(f"  numbers: {', '.join(numbers)}", style="dim"))
     for line in engine.unknown:
-        console.print(Text(_clean(f"  not known: {line}"), style="dim"))
+        console.print(Text(clean(f"  not known: {line}"), style="dim"))
     console.print()
 
 

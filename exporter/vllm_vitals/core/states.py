@@ -128,7 +128,7 @@ SPECS: Mapping[State, StateSpec] = {
     State.BLIND: StateSpec(
         "unknown",
         "blind",
-        "The server answers, but its metrics do not.",
+        "Its metrics cannot be read.",
         "#28393C",
         incident="watch",
         trouble=True,

@@ -16,6 +16,7 @@ from vllm_vitals.impairment import is_ours
 from vllm_vitals.scrape import reasons
 from vllm_vitals.scrape.target import Target, joined, shown
 
+X509_V_ERR_HOSTNAME_MISMATCH = 62  # openssl/x509_vfy.h
 NO_DESCRIPTORS = "vllm-vitals has no file descriptor left for it: raise the limit of open files (ulimit -n)"
 _BY_ERRNO = {
     errno.EHOSTUNREACH: "unreachable",
@@ -65,7 +66,7 @@ def classify(error: Exception, started: bool) -> FetchError:
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return FetchError("dns", f"the name {error.host} has no address: {words(error.os_error)}")
     if isinstance(error, aiohttp.ClientSSLError | ssl.SSLError):
-        return FetchError("tls", text)
+        return FetchError("tls", _tls_text(error, text))
     if isinstance(error, aiohttp.ClientPayloadError) or (started and isinstance(error, OSError | aiohttp.ClientError)):
         return FetchError("truncated", f"the body ended early: {_cut_short(error)}")
     if isinstance(error, aiohttp.ClientConnectorError):
@@ -84,6 +85,19 @@ def classify(error: Exception, started: bool) -> FetchError:
     if isinstance(error, OSError):
         return FetchError(_BY_ERRNO.get(error.errno or 0, "protocol"), text)
     return FetchError("protocol", text)
+
+
+def _tls_text(error: Exception, text: str) -> str:
+    """Say what to mend where the fault is our own: the scheme of the address, or whom we trust."""
+    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    kind = getattr(cause, "reason", None) or ""
+    if kind in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"):
+        return "the address says https and the server speaks plain HTTP there: write http://"
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        other = cause.verify_code == X509_V_ERR_HOSTNAME_MISMATCH
+        mend = "use the name that it has, or tls.server_name" if other else "give --ca-file, in the config tls.ca_file"
+        return f"its certificate is not trusted: {cause.verify_message}; {mend}"
+    return text
 
 
 def _cut_short(error: Exception) -> str:

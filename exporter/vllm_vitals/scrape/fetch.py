@@ -241,7 +241,7 @@ def _secret(file: str) -> str:
         with Path(file).open("rb") as handle:
             secret = handle.read(MAX_SECRET_BYTES + 1).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise FetchError("unauthorized", f"cannot read the secret in {file}: {words(error)}") from None
+        raise FetchError("unauthorized", f"vllm-vitals cannot read the secret in {file}: {words(error)}") from None
     if not secret or len(secret) > MAX_SECRET_BYTES or not secret.isprintable():
         raise FetchError("unauthorized", f"the file {file} does not hold one line with a secret")
     return secret

@@ -12,6 +12,8 @@ from vllm_vitals.core.render import waiting_by_reason
 from vllm_vitals.core.sample import EngineSample
 from vllm_vitals.core.snapshot import EngineSnapshot, Reading, TargetSnapshot
 
+SCHEMA = 1  # of this JSON: docs/check.schema.json; names are added under it, never changed
+
 # Readings that are shown with their bounds, and what those are called.
 _BOUNDED = {
     **{

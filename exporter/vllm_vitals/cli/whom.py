@@ -1,0 +1,76 @@
+"""Whom a command looks at: URLs, a config file, this machine, a file of targets; and how to get into a Prometheus.
+
+Input: a command line. Output: targets, each once. Invariant: an option means what the key of the same name means in the
+config file.
+"""
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from vllm_vitals.cli.options import Access, configured, say_notes
+from vllm_vitals.clock import Clock
+from vllm_vitals.config.loader import Config
+from vllm_vitals.log import get_logger
+from vllm_vitals.scrape import nearby
+from vllm_vitals.scrape.fetch import Fetcher
+from vllm_vitals.scrape.shards import Shard
+from vllm_vitals.scrape.target import Target
+from vllm_vitals.scrape.target_manager import TargetManager
+
+if TYPE_CHECKING:
+    from vllm_vitals.prometheus.promapi import Access as PromAccess
+
+
+def targets(
+    urls: tuple[str, ...], file: Path | None, access: Access, auto: bool, listed: tuple[str, ...], modes: str
+) -> tuple[Target, ...]:
+    """Return everyone to look at. Raises a usage error that names the ``modes`` where there is nobody."""
+    if auto:
+        found = asyncio.run(_nearby())
+        if not found:
+            raise click.ClickException("nothing that listens on this machine answers with vLLM's metrics: give a URL")
+        urls += tuple(found)
+    if listed and file is not None:
+        raise click.UsageError("give either --file-sd or --config: a config file has discovery of its own")
+    sources = {"discovery": [{"file_sd": {"files": list(listed)}, **access}]} if listed else {}
+    config = configured(file, urls, sources, access if urls or not listed else {})
+    say_notes(config)
+    everyone = asyncio.run(_discovered(config)) if config.discovery else config.targets
+    if not everyone and listed:
+        raise click.ClickException(f"{', '.join(listed)}: no target in it; expected target groups as file_sd has them")
+    if not everyone:
+        raise click.UsageError(f"nothing to check: {modes}")
+    return everyone
+
+
+async def _nearby() -> list[str]:
+    async with Fetcher(Clock().now) as fetcher:
+        return await nearby.vllm_servers(fetcher.fetch, nearby.listening())
+
+
+async def _discovered(config: Config) -> tuple[Target, ...]:
+    """Return the config's targets and those that its sources list now."""
+
+    async def nothing() -> None:
+        pass
+
+    async with Fetcher(Clock().now) as fetcher:
+        manager = TargetManager(fetcher.fetch, get_logger(), Shard(1, 1))
+        await manager.follow(config, nothing)
+        found = manager.targets(config)
+        await manager.follow(Config("", 0, ()), nothing)  # none any more: ends what follows them
+        return found
+
+
+def prometheus(url: str, access: Access) -> "PromAccess":
+    """Return how to get into a Prometheus, from the options that get into a vLLM server."""
+    from vllm_vitals.prometheus import promapi
+
+    auth, tls = access.get("basic_auth") or {}, access.get("tls") or {}
+    return promapi.access(
+        url, auth.get("username", ""), auth.get("password_file", ""), access.get("bearer_token_file", ""),
+        tls.get("ca_file", ""), access.get("headers"),
+    )  # fmt: skip

@@ -148,6 +148,10 @@ def test_the_tuning_experiment_from_two_recordings(capsys: pytest.CaptureFixture
     pair = tmp_path / "spiral_chunked.json", tmp_path / "same_load_reserved.json"
     code, out, _ = ran(capsys, "compare", *pair)
     assert code == 4
+    assert out.startswith("NOT ENOUGH: none beyond the noise, but cannot see less than")
+    assert re.search(r"preemptions a request +11\.2 +0\.2 ", out)
+    code, out, _ = ran(capsys, "compare", *pair, "--format", "md")
+    assert code == 4
     assert "**not enough**: none beyond the noise, but cannot see less than" in out
     assert "| preemptions a request | 11.2 | 0.2 |" in out
     code, out, _ = ran(capsys, "compare", "--json", *reversed(pair))

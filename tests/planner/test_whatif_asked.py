@@ -2,18 +2,21 @@
 
 import re
 from dataclasses import replace
+from io import StringIO
 
 import pytest
+from rich.console import Console
 
 from tests.planner.conftest import RECORDINGS
 from tests.planner.test_command import ran
 from tests.planner.test_whatif import QUICK, case
 from vllm_vitals.core.snapshot import Reading
+from vllm_vitals.planner.tables import _MEASURES, ENDS_LOOP, experiment, first
 from vllm_vitals.planner.whatif.calibrate import Case, SimulationBudget
 from vllm_vitals.planner.whatif.error_floor import WHATIF_ERROR_FLOOR
 from vllm_vitals.planner.whatif.simulate_run import Gateway, run
 from vllm_vitals.planner.whatif.variants import Variant, asked, fleet
-from vllm_vitals.planner.whatif.whatif import whatif
+from vllm_vitals.planner.whatif.whatif import Prediction, Row, WhatIf, whatif
 from vllm_vitals.planner.whatif.workload_slice import METRICS, Situation
 from vllm_vitals.simulator import fit
 from vllm_vitals.simulator.settings import ServerSettings, SettingsError
@@ -108,6 +111,7 @@ def test_what_is_asked_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = ran(
         capsys, "whatif", "--recording", recording, "--set", "max_num_seqs=4", "--set", "max_num_batched_tokens=2048",
         "--set-to", "max_num_seqs=6", "--set-to", "max_num_seqs=9", "--engines", "2", "--traffic", "-20%",
+        "--format", "md",
     )  # fmt: skip
     assert (code, err) == (0, "")
     rows = [line.split(" | ")[:2] for line in out.splitlines() if line.startswith("| ")][2:7]
@@ -137,3 +141,28 @@ def test_what_cannot_be_tried_is_refused_in_one_line(
     code, _, err = ran(capsys, "whatif", "--recording", recording, "--set", "max_num_seqs=4", *options)
     assert code == 2
     assert said in err
+
+
+def test_on_a_terminal_what_to_try_first_comes_first_and_only_where_it_is_more_than_the_error() -> None:
+    def row(knob: str, generated: float, ttft: float, error: float = 0.1, note: str = "", idle: bool = False) -> Row:
+        values = {"generated": generated, "ttft_p99": ttft}
+        metrics = {name: Prediction(values.get(name), error, None) for name in _MEASURES}
+        return Row(knob, "new", metrics, note, idle)
+
+    def tried(*rows: Row) -> WhatIf:
+        return WhatIf(
+            "e", "open", 0.0, 60.0, StepTime(), ServerSettings(), (), {}, "good", (row("", 100.0, 1.0), *rows)
+        )
+
+    assert first(tried(row("a", 105.0, 1.0), row("b", 130.0, 1.0), row("c", 120.0, 1.0))).startswith("b new")
+    assert first(tried(row("a", 100.0, 0.5), row("b", 130.0, 1.0))).startswith("a new")
+    assert first(tried(row("a", 130.0, 1.0), row("b", 90.0, 1.0, note=ENDS_LOOP))).startswith("b new")
+    assert first(tried(row("a", 105.0, 0.95), row("b", 900.0, 0.1, idle=True))).startswith("nothing:")
+    assert "tokens/s 130 ± 10 % (now 100)" in first(tried(row("b", 130.0, 1.0))).replace("\N{NO-BREAK SPACE}", " ")
+    for width in (60, 80, 200):
+        page = Console(width=width, file=StringIO())
+        experiment(page, tried(row("a", 130.0, 1.0)))
+        lines = page.file.getvalue().splitlines()  # type: ignore[attr-defined]
+        assert lines[0].startswith("Try this first: a new")
+        assert max(map(len, lines)) <= width
+        assert ("truncated" in "".join(lines)) is (width == 200)

@@ -13,8 +13,10 @@ from typing import Any
 import click
 import orjson
 
+from vllm_vitals.cli import terminal
 from vllm_vitals.cli.options import FILE
 from vllm_vitals.config.review import ReviewSettings
+from vllm_vitals.planner import tables
 from vllm_vitals.planner.experiment import baseline
 from vllm_vitals.planner.experiment.compare import Comparison
 from vllm_vitals.planner.experiment.compare import compare as compared
@@ -31,17 +33,21 @@ from vllm_vitals.planner.options import (
 from vllm_vitals.planner.review import render_json, render_text, words
 from vllm_vitals.planner.telemetry import recorded
 from vllm_vitals.planner.telemetry.collect import collect
-from vllm_vitals.planner.telemetry.promapi import PromApi
 from vllm_vitals.planner.telemetry.telemetry import Telemetry
 from vllm_vitals.planner.whatif import fitting, variants
 from vllm_vitals.planner.whatif.set_overrides import KNOBS, SIMULATED, parse, parse_changes, parse_growth
 from vllm_vitals.planner.whatif.variants import Variant
 from vllm_vitals.planner.whatif.whatif import whatif as tried
 from vllm_vitals.planner.whatif.workload_slice import Focus
+from vllm_vitals.prometheus.promapi import PromApi
 from vllm_vitals.recordings.recording import target_name
 from vllm_vitals.scrape.target import shown
 from vllm_vitals.simulator.settings import SettingsError
 
+_format = click.option(
+    "--format", "kind", type=click.Choice(["text", "md", "json"]), default="text", show_default=True,
+    help="Output format: for a terminal, Markdown, JSON.",
+)  # fmt: skip
 _EXITS = {"keep": 0, "roll back": 1, "not comparable": 3, "no difference": 4, "not enough": 4}
 
 
@@ -155,18 +161,21 @@ def _took(taken: baseline.Baseline, asked: int) -> str:
 @click.argument("before", type=click.Path(path_type=Path))
 @click.argument("after", type=click.Path(path_type=Path))
 @click.option("--anyway", is_flag=True, help="Compare anyway; report incompatibilities as warnings.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def compare(before: Path, after: Path, anyway: bool, as_json: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; the same as --format json.")
+@_format
+def compare(before: Path, after: Path, anyway: bool, as_json: bool, kind: str) -> None:
     """Compare two snapshots: keep the change, or roll it back?
 
     Exit code: 0 keep, 1 roll back, 3 not comparable, 4 no difference, or too short to tell.
     """
     old, new = baseline.read(before), baseline.read(after)
     found = compared(old, new, anyway)
-    if as_json:
+    if as_json or kind == "json":
         click.echo(orjson.dumps(render_json.plain(found), option=orjson.OPT_INDENT_2).decode())
-    else:
+    elif kind == "md":
         click.echo(render_text.comparison(old, new, found), nl=False)
+    else:
+        tables.comparison(terminal.console(), old, new, found)
     click.get_current_context().exit(_exit(found))
 
 
@@ -196,9 +205,7 @@ def _exit(found: Comparison) -> int:
 @click.option("--engines", type=click.IntRange(1, 10_000), help="Number of engines to try for the model.")
 @click.option("--traffic", default="", metavar="CHANGE", help="Traffic to try, such as +30%.")
 @click.option("--config", type=click.Path(path_type=Path), help="Config file with a review section.")
-@click.option(
-    "--format", "kind", type=click.Choice(["md", "json"]), default="md", show_default=True, help="Output format."
-)
+@_format
 def whatif(
     source: Source, since: float, until: str, focus: Focus, between: str, given: tuple[str, ...],
     changes: tuple[str, ...], engines: int | None, traffic: str, config: Path | None, kind: str,
@@ -227,5 +234,7 @@ def whatif(
     document: dict[str, Any] = {"schema": render_json.SCHEMA, "model_name": model, **render_json.plain(found)}
     if kind == "json":
         click.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
-    else:
+    elif kind == "md":
         click.echo(render_text.experiment(found), nl=False)
+    else:
+        tables.experiment(terminal.console(), found)

@@ -1,23 +1,28 @@
 """The past from raw series: what a real Prometheus kept of recordings, judged as the daemon judged them."""
 
+import gzip
 import json
+import zipfile
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.planner import backfill, prometheus
+from tests.planner import backfill, month, prometheus
 from tests.programs import find
 from tests.typed import typed
 from vllm_vitals.core.dialect import normalise
 from vllm_vitals.core.states import State
 from vllm_vitals.core.target_evaluator import TargetEvaluator
 from vllm_vitals.core.thresholds import Thresholds
-from vllm_vitals.planner.incident.bodies import Pages
-from vllm_vitals.planner.incident.episodes import Episodes
+from vllm_vitals.planner.incident.episodes import Episodes, Incident
+from vllm_vitals.planner.incident.margin import Margin, margins
 from vllm_vitals.planner.incident.past import judge
-from vllm_vitals.planner.incident.raw import Reader, Server, servers
-from vllm_vitals.planner.telemetry.promapi import PromApi, PromError, Series, access
+from vllm_vitals.prometheus.bodies import Pages
+from vllm_vitals.prometheus.now import judged_now
+from vllm_vitals.prometheus.promapi import PromApi, PromError, Series, access
+from vllm_vitals.prometheus.raw import Reader, Server, servers
 from vllm_vitals.recordings import recording
 
 DATA = Path(__file__).parent.parent / "data"
@@ -71,6 +76,20 @@ def test_the_past_is_judged_as_it_was_live(url: str, name: str, every: int) -> N
     ]
 
 
+def test_a_fleet_is_judged_as_it_is_at_a_moment_and_who_has_gone_is_said(url: str) -> None:
+    start, end = times("spiral_chunked")
+    wanted = "|".join(instance(name, 15) for name in ("spiral_chunked", "truncation_mix"))
+    found = servers(PromApi(access(url)), start, end, f'instance=~"{wanted}"')
+    asks, told = [PromApi(access(url)) for _ in range(2)], list[int]()
+    snapshots, problems = judged_now(
+        asks, found, end - 60, 900.0, Thresholds(), lambda done, of, what: told.append(done)
+    )
+    assert [(s.target, s.engines[0].state) for s in snapshots] == [(instance("spiral_chunked", 15), State.DEATH_SPIRAL)]
+    assert len(problems) == 1
+    assert "it is not scraped any more" in problems[0]
+    assert told == [1, 2]
+
+
 @pytest.mark.parametrize("name", FOLDERS)
 def test_incidents_are_those_that_a_correct_monitor_sees(url: str, name: str) -> None:
     expect = json.loads((FOLDERS[name] / "expect.json").read_text())
@@ -88,6 +107,21 @@ def test_incidents_are_those_that_a_correct_monitor_sees(url: str, name: str) ->
     allowed = {state for rule in expect["rules"] for state in rule["states"]}
     if not allowed & HARMFUL and "critical" not in expect:
         assert not found
+
+
+def test_days_of_a_calm_fleet_list_what_was_planted_and_nothing_else(tmp_path: Path) -> None:
+    find("prometheus"), find("promtool")
+    end, days = 1_790_000_000.0, 0.75
+    planted = month.planted(3, end - days * 86400, days)
+    prometheus.blocks(month.lines(3, end - days * 86400, days, planted), tmp_path, span="2400h")
+    with prometheus.serving(tmp_path) as address:
+        done = typed("incident", "--prometheus", address, "--since", "18h", "--until", end, "--format", "json")
+    found = json.loads(done.stdout)["incidents"]
+    assert sorted((each["target"], each["state"]) for each in found) == sorted(
+        (month.name(each.engine), each.state) for each in planted
+    )
+    onset = {each["state"]: each["start"] for each in found}
+    assert all(-month.EVERY_S <= onset[each.state] - each.at <= 240 for each in planted)
 
 
 def test_what_is_not_near_anything_odd_need_not_be_read(url: str) -> None:
@@ -116,6 +150,49 @@ def test_a_post_mortem_says_what_happened_what_proves_it_and_what_to_do(url: str
     assert typed(*asked, "--format", "html", "-o", page).exit_code == 0
     assert "<h3>What led to it</h3>" in page.read_text()
     assert "<script" not in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "state"), [("spiral_chunked", State.DEATH_SPIRAL), ("overcommit_thrash", State.THRASHING)]
+)
+def test_a_threshold_that_is_said_to_keep_a_state_away_does_so(name: str, state: State) -> None:
+    def judged(limits: Thresholds) -> list[Incident]:
+        episodes, judge = Episodes(), TargetEvaluator("t", limits)
+        for scrape in recording.read(path(name)):
+            episodes.add(judge.observe(scrape))
+        return [each for each in episodes.incidents if each.state is state]
+
+    def beyond(margin: Margin) -> float:
+        return min(1.0, margin.value + 0.001) if "ratio" in margin.threshold else margin.value * 1.001
+
+    (incident,) = judged(Thresholds())
+    found = margins(incident, Thresholds())
+    assert found
+    assert all(margin.factor is not None and margin.factor >= 1 for margin in found)
+    for raised in (*([margin] for margin in found if margin.enough), found):
+        assert not judged(replace(Thresholds(), **{margin.threshold: beyond(margin) for margin in raised})), raised
+
+
+def test_a_bundle_replays_and_names_no_server_and_no_model(url: str, tmp_path: Path) -> None:
+    start, _ = times("spiral_chunked")
+    asked = ("incident", "--prometheus", url, "--at", start + 150, "--target", instance("spiral_chunked", 5))
+    done = typed(*asked, "--bundle", tmp_path / "b.zip", "--around", "10m")
+    assert done.exit_code == 0
+    assert "Was this right?" in done.stdout
+    assert "spiral_recompute_tax 0.4" in done.stdout
+    assert "scrapes of 1 server, without names" in done.stderr
+    with zipfile.ZipFile(tmp_path / "b.zip") as file:
+        assert sorted(file.namelist()) == ["README.txt", "incident.json", "server-1.jsonl.gz"]
+        file.extract("server-1.jsonl.gz", tmp_path)
+        document = file.read("incident.json").decode()
+    with gzip.open(tmp_path / "server-1.jsonl.gz", "rt") as lines:
+        scrapes = lines.read()
+    for name in (instance("spiral_chunked", 5), "tiny", url):
+        assert name not in document
+        assert name not in scrapes
+    replayed = json.loads(typed("check", "--replay", tmp_path / "server-1.jsonl.gz", "--json").stdout)
+    assert replayed["verdict"]["state"] == json.loads(document)["incidents"][0]["state"] == "death_spiral"
+    assert typed(*asked, "--bundle", tmp_path / "b.zip", "--around", "10m").exit_code == 2
 
 
 def test_a_moment_without_incident_has_its_states(url: str) -> None:

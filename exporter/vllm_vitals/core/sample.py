@@ -142,3 +142,11 @@ class TargetSample:
     unread: Mapping[str, str] = field(default_factory=dict)
     split_labels: tuple[str, ...] = ()
     lora: Lora | None = None
+
+
+def restarted(old: EngineSample, new: EngineSample) -> bool:
+    """Return whether counters began anew between two samples: by their start time, else by one that fell."""
+    if old.started_at is not None and new.started_at is not None:
+        return new.started_at > old.started_at + 1
+    pairs = ((old.generation_tokens, new.generation_tokens), (old.completions, new.completions))
+    return any(before is not None and after is not None and after < before for before, after in pairs)

@@ -17,13 +17,14 @@ from rich.markdown import Markdown
 from vllm_vitals.cli import terminal
 from vllm_vitals.cli.options import DURATION, FILE, configured
 from vllm_vitals.core.thresholds import Thresholds
+from vllm_vitals.planner.incident import bundle as bundles
 from vllm_vitals.planner.incident import postmortem
 from vllm_vitals.planner.incident.episodes import Incident
 from vllm_vitals.planner.incident.past import Past, Span, judge_all
-from vllm_vitals.planner.incident.raw import Reader, Server, servers
 from vllm_vitals.planner.incident.screen import PASSES_OVER, screened
 from vllm_vitals.planner.options import SPAN, clear, parse_when, progress_line, prometheus_options
-from vllm_vitals.planner.telemetry.promapi import Access, PromApi
+from vllm_vitals.prometheus.promapi import Access, PromApi
+from vllm_vitals.prometheus.raw import Reader, Server, servers
 from vllm_vitals.scrape.target import shown
 
 PROBED = 5  # servers whose interval is looked at
@@ -47,6 +48,9 @@ _DRAW = {"md": postmortem.markdown, "json": postmortem.json, "html": postmortem.
     "--format", "kind", type=click.Choice(list(_DRAW)), default="md", show_default=True, help="Output format."
 )
 @click.option("-o", "--output", type=FILE, help="File to write; default: standard output.")
+@click.option(
+    "--bundle", type=FILE, metavar="FILE", help="Zip file for a bug report: post-mortem and scrapes, without names."
+)
 def incident(
     access: Access,
     matchers: str,
@@ -58,6 +62,7 @@ def incident(
     file: Path | None,
     kind: str,
     output: Path | None,
+    bundle: Path | None,
 ) -> None:
     """Explain an incident, or list all, from the raw vllm:* series of any Prometheus.
 
@@ -74,11 +79,20 @@ def incident(
     if start >= end:
         raise click.UsageError(f"--at: {at} lies in the future")
     limits = configured(file, (), {}).thresholds if file is not None else Thresholds()
-    pasts = _read(PromApi(access), start, end, matchers, limits, screen=moment is None and not every_scrape)
-    found = postmortem.document(pasts, _chosen(pasts, start, end, moment), start, end, shown(access.url), moment)
+    ask = PromApi(access)
+    pasts = _read(ask, start, end, matchers, limits, screen=moment is None and not every_scrape)
+    chosen = _chosen(pasts, start, end, moment)
+    found = postmortem.document(pasts, chosen, start, end, shown(access.url), moment, limits)
     if moment is None and not every_scrape:
         found["not_known"].append(PASSES_OVER)
     _write(_DRAW[kind](found), kind, output)
+    if bundle is not None:
+        try:
+            servers_in_it = bundles.write(bundle, found, ask, pasts, chosen)
+        except OSError as error:
+            raise click.ClickException(f"{bundle}: {error.strerror}") from None
+        servers_said = f"{servers_in_it} server{'s' if servers_in_it != 1 else ''}"
+        click.echo(f"wrote {bundle}: scrapes of {servers_said}, without names; read it before you send it", err=True)
 
 
 def _when(text: str, now: float) -> float:

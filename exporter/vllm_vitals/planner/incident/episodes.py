@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from vllm_vitals.core.sample import EngineSample
+from vllm_vitals.core.sample import EngineSample, restarted
 from vllm_vitals.core.snapshot import EngineKey, EngineSnapshot, TargetSnapshot
 from vllm_vitals.core.states import State
 
@@ -68,6 +68,7 @@ class Incident:
     lead: list[Change] = field(default_factory=list)
     counts: dict[str, float] = field(default_factory=dict)
     peak: Moment | None = None
+    extremes: dict[str, tuple[float, float]] = field(default_factory=dict)  # of its worst state, by how proof begins
     open: bool = True
     _last: EngineSample | None = None
 
@@ -79,10 +80,22 @@ class Incident:
     def take(self, at: float, engine: EngineSnapshot, problem: str) -> None:
         """Take in a poll inside it."""
         self.end = at
+        if engine.state.rank < self.worst.state.rank:
+            self.extremes.clear()
         if _badness(engine) < _badness(self.worst):
             self.worst, self.problem = engine, problem
             self.peak = moment(at, engine)
+        if engine.state is self.worst.state:
+            self._extend(engine)
         self._count(engine.sample if engine.at == at else None)
+
+    def _extend(self, engine: EngineSnapshot) -> None:
+        """Take in the lowest and highest value of each proof that has a threshold."""
+        for each in engine.evidence:
+            if each.value is not None and each.threshold is not None:
+                what = each.text.partition(":")[0][:80]
+                low, high = self.extremes.get(what, (each.value, each.value))
+                self.extremes[what] = min(low, each.value), max(high, each.value)
 
     def _count(self, sample: EngineSample | None) -> None:
         if sample is None:
@@ -148,7 +161,7 @@ class Episodes:
         """Keep changes: the state, a restart, settings."""
         new = list(settings)
         if engine.at == poll.at and engine.sample is not None:
-            if mine.last is not None and _restarted(mine.last, engine.sample):
+            if mine.last is not None and restarted(mine.last, engine.sample):
                 new.append(Change(poll.at, "the server restarted: its counters began anew"))
             mine.last = engine.sample
         run = mine.runs[-1] if mine.runs else None
@@ -193,13 +206,6 @@ def _badness(engine: EngineSnapshot) -> tuple[int, bool, int]:
     """Smallest is worst: the state, not recovering, most proof."""
     recovering = bool(engine.evidence) and engine.evidence[0].text.startswith("recovering")
     return engine.state.rank, recovering, -len(engine.evidence)
-
-
-def _restarted(old: EngineSample, new: EngineSample) -> bool:
-    if old.started_at is not None and new.started_at is not None:
-        return new.started_at > old.started_at + 1
-    pairs = ((old.generation_tokens, new.generation_tokens), (old.completions, new.completions))
-    return any(before is not None and after is not None and after < before for before, after in pairs)
 
 
 def moment(at: float, engine: EngineSnapshot) -> Moment:

@@ -5,6 +5,7 @@ counters; what was not kept, or cannot be told from samples, is said.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,7 +13,9 @@ import orjson
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from vllm_vitals.core.snapshot import EngineKey
+from vllm_vitals.core.thresholds import Thresholds
 from vllm_vitals.planner.incident.episodes import LEAD_S, READINGS, Change, Incident, Moment
+from vllm_vitals.planner.incident.margin import margins
 from vllm_vitals.planner.incident.past import COARSE_S, Past
 from vllm_vitals.planner.review.render_text import escape
 from vllm_vitals.serve.views import duration, finite, quantity
@@ -39,7 +42,13 @@ MAX_LISTED = 200
 
 
 def document(
-    pasts: Sequence[Past], chosen: Iterable[Incident], start: float, end: float, source: str, at: float | None
+    pasts: Sequence[Past],
+    chosen: Iterable[Incident],
+    start: float,
+    end: float,
+    source: str,
+    at: float | None,
+    limits: Thresholds | None = None,
 ) -> dict[str, Any]:
     """Return everything that there is to say, the worst incident first. ``at``: the moment that was asked for."""
     found = sorted(chosen, key=lambda i: (i.state.rank, i.start, i.key.target))
@@ -52,7 +61,7 @@ def document(
         "servers": len(pasts),
         "judged": sum(past.judged for past in pasts),
         "engines": sum(len(past.episodes.runs) for past in pasts),
-        "incidents": [_incident(each) for each in found[:MAX_LISTED]],
+        "incidents": [_incident(each, limits or Thresholds()) for each in found[:MAX_LISTED]],
         "left_out": max(0, len(found) - MAX_LISTED) + sum(past.episodes.dropped for past in pasts),
         "states_at": [] if at is None else _states(pasts, at),
         "not_known": _not_known(pasts),
@@ -73,7 +82,7 @@ def _engine(key: EngineKey) -> dict[str, str]:
     return {"target": key.target, "model_name": key.model_name, "engine": key.engine}
 
 
-def _incident(incident: Incident) -> dict[str, Any]:
+def _incident(incident: Incident, limits: Thresholds) -> dict[str, Any]:
     worst, spec = incident.worst, incident.state.spec
     return {
         **_engine(incident.key),
@@ -97,6 +106,7 @@ def _incident(incident: Incident) -> dict[str, Any]:
             {"when": a.when, "knob": a.knob, "direction": a.direction, "size": a.size, "watch": a.watch, "cost": a.cost}
             for a in worst.advice
         ],
+        "margins": [asdict(each) for each in margins(incident, limits)],
         "counts": {COUNTED[name]: count for name, count in incident.counts.items()},
         "before_at": before.at if (before := _before(incident)) else None,
         "figures": _figures(incident),
@@ -200,8 +210,15 @@ def _draw(template: str, found: Mapping[str, Any], html: bool) -> str:
         loader=PackageLoader("vllm_vitals.planner"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
         autoescape=html,  # noqa: S701 - Markdown: foreign text goes through `text`
     )  # fmt: skip
-    environment.filters.update(text=escape, when=when, clock=clock, lasted=lasted, quantity=quantity, who=who)
+    environment.filters.update(
+        text=escape, when=when, clock=clock, lasted=lasted, quantity=quantity, who=who, plain=plain
+    )
     return environment.get_template(template).render(r=found)
+
+
+def plain(value: float) -> str:
+    """Return a number with three significant figures."""
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
 
 
 def who(engine: Mapping[str, str]) -> str:

@@ -28,6 +28,7 @@ from vllm_vitals.serve import boundary, web
 from vllm_vitals.serve.access import AccessControl
 from vllm_vitals.serve.crowd import Crowd
 from vllm_vitals.serve.listener import Listener
+from vllm_vitals.serve.memory import Memory
 from vllm_vitals.serve.web_config import WebConfig, WebConfigError
 
 RESOLVER_THREADS = 64  # a name lookup blocks its thread: many dead names must not keep live ones waiting
@@ -71,9 +72,10 @@ class Daemon:
             impairment = Impairment(self._clock.now)
             fetcher = await parts.enter_async_context(Fetcher(self._clock.now, config.limits.body, impairment))
             watch = LogWatch(self._clock, self._log, _on_disk(impairment))
+            memory = Memory(config.history)
             watching = Watching(
-                config, Fleet(fetcher, self._clock, self._log, watch.settings), watch,
-                TargetManager(fetcher.fetch, self._log, self._shard),
+                config, Fleet(fetcher, self._clock, self._log, watch.settings, memory.take), watch,
+                TargetManager(fetcher.fetch, self._log, self._shard), memory,
             )  # fmt: skip
             access = AccessControl(web_config.access)
             parts.callback(access.close)
@@ -82,7 +84,7 @@ class Daemon:
             async def reload() -> str:
                 return await self._reload(watching, listener, access)
 
-            site = web.Site(watching.fleet, watch, self._clock, reload, impairment)
+            site = web.Site(watching.fleet, watch, self._clock, reload, impairment, memory)
             parts.callback(site.close)
 
             def names() -> Collection[str]:
@@ -177,10 +179,12 @@ class Watching:
     fleet: Fleet
     logs: LogWatch
     roster: TargetManager
+    memory: Memory
 
     async def apply(self, config: Config) -> None:
         """Watch the targets that this config and its sources name now."""
         self.config = config
+        self.memory.keep(config.history)
         await self.fleet.apply(replace(config, targets=self.roster.targets(config)))
 
     async def end(self) -> None:

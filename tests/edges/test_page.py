@@ -81,13 +81,14 @@ def test_a_thousand_engines_stay_readable_troubles_at_length_and_the_rest_as_row
     built = page.build(fleet(states), 130.0)
     assert [row.state for row in built.cards] == ["stalled"] * 10
     assert len(built.rows) == 990
-    many = page.build(fleet([State.SATURATED] * 3000), 130.0)
+    assert len(page.build(fleet([State.SATURATED] * 3000), 130.0).cards) == page.FEW
+    many = page.build(fleet([State.STALLED] * 3000), 130.0)
     assert (len(many.cards), len(many.rows), many.left_out) == (
         page.MAX_CARDS,
         page.MAX_ROWS,
         3000 - page.MAX_CARDS - page.MAX_ROWS,
     )
-    assert "and 940 more" in drawn(fleet([State.SATURATED] * 3000), 130.0)
+    assert "and 940 more" in drawn(fleet([State.STALLED] * 3000), 130.0)
 
 
 def test_numbers_below_the_first_bucket_and_beyond_the_last_are_said_so() -> None:

@@ -42,6 +42,7 @@ class Config:
     logs: LogsConfig = field(default_factory=LogsConfig)
     flight: Flight | None = None
     state_file: Path | None = None
+    history: float = 3600.0
     notes: tuple[str, ...] = ()
 
 
@@ -81,7 +82,7 @@ def build(name: str, document: dict[str, Any], folder: Path | None = None) -> Co
     base, limits, flight = Thresholds(**file.thresholds.said), file.limits, _flight(file.flight_recorder)
     return Config(
         *file.listen, tuple(targets), tuple(sourced), base, file.histograms, limits, file.logs, flight,
-        Path(file.state_file) if file.state_file else None, tuple(reader.notes),
+        Path(file.state_file) if file.state_file else None, file.history, tuple(reader.notes),
     )  # fmt: skip
 
 

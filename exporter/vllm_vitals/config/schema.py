@@ -197,6 +197,7 @@ class File(Strict):
     thresholds: ThresholdsConfig = Field(default_factory=ThresholdsConfig)
     canary: CanaryConfig | None = None
     flight_recorder: FlightConfig | None = None
+    history: Annotated[Duration, Field(ge=600.0, le=86_400.0)] = 3600.0  # of states and vital signs on the pages
     state_file: FilePath = ""  # when each target last answered, over a restart of the daemon
     limits: Limits = Field(default_factory=Limits)
     logs: LogsConfig = Field(default_factory=LogsConfig)

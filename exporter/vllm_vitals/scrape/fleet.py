@@ -6,7 +6,7 @@ costs the others nothing, and a target that is removed leaves nothing behind.
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from vllm_vitals.clock import Clock
@@ -42,8 +42,14 @@ class Fleet:
     """The pollers of all targets. ``settings_from_logs`` tells a target's settings from elsewhere, such as its log."""
 
     def __init__(
-        self, fetcher: Fetcher, clock: Clock, log: Logger, settings_from_logs: SettingsFromLogs = _silence
+        self,
+        fetcher: Fetcher,
+        clock: Clock,
+        log: Logger,
+        settings_from_logs: SettingsFromLogs = _silence,
+        observe: Callable[[TargetSnapshot], None] = lambda snapshot: None,
     ) -> None:
+        self._observe = observe
         self._fetcher, self._clock, self._log, self._settings_from_logs = fetcher, clock, log, settings_from_logs
         self._beside = Beside()
         self._running: dict[str, tuple[Poller, list[asyncio.Task[None]]]] = {}
@@ -102,6 +108,7 @@ class Fleet:
         return poller, tasks
 
     def _record(self, scrape: Scrape, snapshot: TargetSnapshot) -> None:
+        self._observe(snapshot)
         self._last_seen.note(snapshot)
         if self._recorder is not None:
             self._recorder.observe(scrape, snapshot)

@@ -22,7 +22,7 @@ FEW = 4  # bodies that may be on their way at once; beyond, a new reader gets on
 SHARED_S = 5.0
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'; "
-    "base-uri 'none'; form-action 'none'",
+    "base-uri 'none'; form-action 'self'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",

@@ -18,11 +18,14 @@ from vllm_vitals import __version__
 from vllm_vitals.clock import Clock
 from vllm_vitals.core.render import OPENMETRICS, TEXT, Families, pieces, render_samples
 from vllm_vitals.core.snapshot import TargetSnapshot
+from vllm_vitals.core.states import State
 from vllm_vitals.impairment import KINDS, Impairment
 from vllm_vitals.logs.watch import LogWatch
 from vllm_vitals.scrape.fleet import Fleet
 from vllm_vitals.serve import page, views
 from vllm_vitals.serve.bodies import HEADERS, SharedBodies
+from vllm_vitals.serve.memory import EnginePast, Memory
+from vllm_vitals.terms import TERMS
 
 Reload = Callable[[], Coroutine[None, None, str]]
 Sample = tuple[str, dict[str, str], float]
@@ -32,8 +35,15 @@ class Site:
     """Handlers over one fleet and its logs."""
 
     def __init__(
-        self, fleet: Fleet, logs: LogWatch, clock: Clock, reload: Reload, impairment: Impairment | None = None
+        self,
+        fleet: Fleet,
+        logs: LogWatch,
+        clock: Clock,
+        reload: Reload,
+        impairment: Impairment | None = None,
+        memory: Memory | None = None,
     ) -> None:
+        self._memory = memory or Memory()
         self._fleet, self._logs, self._clock, self._reload = fleet, logs, clock, reload
         self._impairment = impairment or Impairment(clock.now)
         self._registry = CollectorRegistry()
@@ -41,7 +51,7 @@ class Site:
         self._build = render_samples(
             [("build_info", {"version": __version__, "python": platform.python_version()}, 1.0)]
         )
-        self._page = templates().get_template("status.html")
+        self._page, self._log = (templates().get_template(name) for name in ("status.html", "events.html"))
         self._bodies = SharedBodies()
 
     def close(self) -> None:
@@ -55,6 +65,8 @@ class Site:
             [
                 web.get("/metrics", self._metrics),
                 web.get("/", self._status),
+                web.get("/events", self._events),
+                web.get("/glossary", self._glossary),
                 web.get("/api/v1/engines", self._engines),
                 web.get("/-/healthy", self._healthy),
                 web.get("/-/ready", self._ready),
@@ -88,18 +100,37 @@ class Site:
         snapshots = [poller.snapshot for poller in self._fleet.pollers if poller.snapshot is not None]
         only = request.query.get("target", "")
         unfolded = [key for key in request.query.getall("open", []) if len(key) == page.FOLD_LETTERS]
-        asked = page.Asked(only, frozenset(unfolded[: page.MAX_CARDS]))
+        model, engine, words = (request.query.get(name, "")[: page.MAX_QUERY] for name in ("model", "engine", "q"))
+        asked = page.Asked(only, frozenset(unfolded[: page.MAX_CARDS]), model, engine, " ".join(words.split()))
         lost = bool(only) and all(poller.target.name != only for poller in self._fleet.pollers)
         nothing = f"no target is called {only}" if lost else "no target has been tried yet"
+        nothing = f"no engine matches {asked.told}" if asked.told and not lost else nothing
         now, impaired = self._clock.now(), self._impairment.active()
         logged = {snapshot.target: self._logs.truncation(snapshot) for snapshot in _drawn_at_length(snapshots)}
+        events = self._memory.events(now)
+        past = {engine.key: self._memory.of(engine.key, now) for each in snapshots for engine in each.engines}
 
         def draw() -> Iterable[bytes]:
-            drawn = page.build(snapshots, now, lambda target: logged.get(target.target, {}), asked, nothing, impaired)
+            drawn = page.build(
+                snapshots, now, lambda target: logged.get(target.target, {}), asked, nothing, impaired,
+                lambda key: past.get(key, EnginePast()), events,
+            )  # fmt: skip
             yield self._page.render(page=drawn, version=__version__).encode(errors="replace")
 
         headers = {"Content-Type": "text/html; charset=utf-8"}
         return await self._bodies.send(request, ("page", asked), draw, headers, 404 if lost else 200)
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        now = self._clock.now()
+        events = self._memory.events(now)
+
+        def draw() -> Iterable[bytes]:
+            yield self._log.render(events=page.log(events, now), version=__version__).encode(errors="replace")
+
+        return await self._bodies.send(request, "events", draw, {"Content-Type": "text/html; charset=utf-8"})
+
+    async def _glossary(self, _: web.Request) -> web.StreamResponse:
+        return web.Response(text=glossary(), content_type="text/html")
 
     async def _engines(self, request: web.Request) -> web.StreamResponse:
         now, skew = self._clock.now(), self._clock.skew
@@ -108,7 +139,7 @@ class Site:
 
         def tell() -> Iterable[bytes]:
             """One target at a time: of a thousand engines the objects would take ten times the text."""
-            yield orjson.dumps({"now": now + skew, "impaired": impaired})[:-1] + b',"targets":['
+            yield orjson.dumps({"schema": views.SCHEMA, "now": now + skew, "impaired": impaired})[:-1] + b',"targets":['
             for number, each in enumerate(views.worst_first(snapshots)):
                 yield (b"," if number else b"") + orjson.dumps(views.target_or_fault(each, now, skew))
             yield b"]}"
@@ -131,6 +162,12 @@ class Site:
         return web.Response(
             status=500 if why else 200, text=f"{why}\nthe old config stays in force\n" if why else "reloaded\n"
         )
+
+
+def glossary() -> str:
+    """Return the page of terms and states."""
+    specs = [(state.spec.label, state.severity, state.spec.headline) for state in State]
+    return templates().get_template("glossary.html").render(terms=TERMS.items(), states=specs, version=__version__)
 
 
 def templates() -> jinja2.Environment:

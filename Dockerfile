@@ -31,4 +31,5 @@ STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=15s --timeout=3s --start-period=10s --retries=4 \
   CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:9840/-/healthy', timeout=2)"]
 ENTRYPOINT ["vllm-vitals"]
-CMD ["run", "--listen", "0.0.0.0:9840", "http://localhost:8000"]
+# Without a URL it ends and says that it needs one: what is localhost here is no server of yours.
+CMD ["run", "--listen", "0.0.0.0:9840"]

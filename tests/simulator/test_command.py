@@ -118,6 +118,9 @@ def test_the_demo_tells_the_states_with_their_numbers_and_serves_the_page(monkey
     assert text.index("HEALTHY") < text.index("SATURATED")
     assert "max_num_seqs" in text
     assert "The scenario has ended." in text
+    assert text.count("(KV cache: GPU memory") == 1
+    assert text.index("What next") > text.index("SATURATED")
+    assert ">>> minute 1:00: the load changes" in text
     assert "saturated" in pages[0].lower()
 
 
@@ -135,6 +138,17 @@ def brief():
     """Healthy at once, and saturated soon."""
     whole = scenario("saturated")
     return replace(whole, script=(whole.script[0], (60, whole.script[1][1])), duration_s=250)
+
+
+def test_the_demo_says_when_the_knob_is_turned():
+    acts = show.happenings(scenario("story"))
+    assert [at for at, _ in acts] == sorted(at for at, _ in acts)
+    assert (420, "the knob is turned: restart with max_num_seqs 5 (was 64)") in acts
+    stage = show.Stage(scenario("story"), "http://127.0.0.1:1/", lambda: 430.0, lambda: None)
+    out = io.StringIO()
+    Console(file=out, width=120).print(show.picture(stage, ["TPOT: time per output token"]))
+    assert "minute 7:00: the knob is turned" in out.getvalue()
+    assert "TPOT: time per output token" in out.getvalue()
 
 
 def test_on_a_terminal_the_five_vital_signs_stand_beside_the_advice():

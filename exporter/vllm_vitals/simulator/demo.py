@@ -7,8 +7,8 @@ Invariant: the daemon's parts see what they would see of a real server; only the
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, fields, replace
 
 from rich.box import SIMPLE
 from rich.console import Console, Group
@@ -26,8 +26,10 @@ from vllm_vitals.daemon import Daemon
 from vllm_vitals.log import get_logger
 from vllm_vitals.scrape.target import joined
 from vllm_vitals.serve import page
-from vllm_vitals.simulator.scenario import Scenario
+from vllm_vitals.simulator.scenario import Restart, Scenario
 from vllm_vitals.simulator.server import SimulatedServer
+from vllm_vitals.simulator.workload import Load
+from vllm_vitals.terms import Explained
 
 _SCRAPE_EVERY_S = 5.0  # simulated
 _SHORTEST_MS = 100  # real
@@ -35,6 +37,13 @@ _PATIENCE_S = 5.0  # real: a scrape on a busy machine may outlast an interval as
 _LOOK_EVERY_S = 0.1  # real
 _DRAW_PER_S = 8
 _MOST_ADVICE = 4
+_TERMS = 3  # explained at a time
+NEXT = """What next, with servers of your own:
+  vllm-vitals check http://localhost:8000        a verdict in 30 s; --auto finds servers on this machine
+  vllm-vitals check --prometheus URL             all servers that your Prometheus scrapes
+  vllm-vitals incident --prometheus URL --since 7d    what happened last week
+  vllm-vitals run http://localhost:8000          this page for them"""
+
 # Column titles, and the page's numbers that each shows.
 _VITAL_SIGNS = (
     ("preemptions/s, per finish, redone", ("preemptions", "preemptions per finish", "recomputed work")),
@@ -78,6 +87,7 @@ async def run(
             console.print(f"A simulated vLLM plays {scenario.name!r} at {speed:g} times real time: {scenario.summary}.")
             console.print(f"Status page: {url}\n", soft_wrap=True)
             await (_draw if console.is_terminal else _tell)(stage, console)
+            console.print(NEXT, soft_wrap=True)
             if console.is_terminal:
                 console.print(f"The scenario has ended. The page stays at {url} until Ctrl-C.", soft_wrap=True)
             else:
@@ -120,31 +130,71 @@ def fast_clock(speed: float) -> Clock:
 
 async def _tell(stage: Stage, console: Console) -> None:
     before: State | None = None
+    explained, acts = Explained(), happenings(stage.scenario)
     while not stage.over:
+        while acts and acts[0][0] <= stage.elapsed():
+            at, what = acts.pop(0)
+            console.print(f">>> {_minutes(at)}: {what}\n")
         snapshot = stage.newest()
         if snapshot is not None and snapshot.engines and snapshot.engines[0].state is not before:
             before = snapshot.engines[0].state
             console.print(f"--- {_minutes(stage.elapsed())}")
             verdict.print_verdict(console, [snapshot])
+            for term, line in explained.new_in(_texts(snapshot.engines[0])):
+                console.print(f"  ({term}: {line})")
+            console.print()
         await asyncio.sleep(_LOOK_EVERY_S)
     console.print("The scenario has ended.")
+
+
+def happenings(scenario: Scenario) -> list[tuple[float, str]]:
+    """Return what the script does to the server and its clients, in words, in order (s)."""
+    found, settings = [], scenario.settings
+    for at, action in scenario.script:
+        if isinstance(action, Load):
+            what = (
+                f"{action.clients} clients" if action.clients else f"{action.rate:g} requests/s" if action.rate else ""
+            )
+            if what and at > 0:
+                long = f"prompts of about {action.prompt.mean:g} tokens, answers of {action.output.mean:g}"
+                found.append((at, f"the load changes: {what}, {long}"))
+        elif isinstance(action, Restart):
+            new = action.settings or settings
+            changed = [f.name for f in fields(new) if getattr(new, f.name) != getattr(settings, f.name)]
+            turned = ", ".join(f"{name} {getattr(new, name)} (was {getattr(settings, name)})" for name in changed)
+            found.append((at, f"the knob is turned: restart with {turned}" if turned else "the server restarts"))
+            settings = new
+        else:
+            found.append((at, type(action).__name__.lower()))
+    return found
+
+
+def _texts(engine: EngineSnapshot) -> list[str]:
+    return [engine.state.spec.label, *(item.text for item in engine.evidence), *(v.name for v in page.vitals(engine))]
 
 
 # ------------------------------------------------------------------ on a terminal: a picture that changes
 
 
 async def _draw(stage: Stage, console: Console) -> None:
+    explained, seen = Explained(), list[str]()
     with Live(console=console, refresh_per_second=_DRAW_PER_S) as live:
         while not stage.over:
-            live.update(picture(stage))
+            snapshot = stage.newest()
+            if snapshot is not None and snapshot.engines and snapshot.engines[0].state is not State.UNKNOWN:
+                texts = [snapshot.engines[0].state.spec.label, *(e.text for e in snapshot.engines[0].evidence)]
+                seen += [f"{term}: {line}" for term, line in explained.new_in(texts)]
+            live.update(picture(stage, seen[-_TERMS:]))
             await asyncio.sleep(1 / _DRAW_PER_S)
 
 
-def picture(stage: Stage) -> Group:
-    """Draw how far the scenario is, and the worst engine: state, evidence, the five vital signs, advice."""
+def picture(stage: Stage, terms: Sequence[str] = ()) -> Group:
+    """Draw how far the scenario is, and the worst engine: state, evidence, the five vital signs, advice; and terms."""
     elapsed = min(stage.elapsed(), stage.scenario.duration_s)
     bar = ProgressBar(total=stage.scenario.duration_s, completed=elapsed, width=60)
-    parts: list[Text | Table | ProgressBar] = [Text(f"{_minutes(elapsed)}   {stage.url}"), bar, Text()]
+    parts: list[Text | Table | ProgressBar] = [Text(f"{_minutes(elapsed)}   {stage.url}"), bar]
+    acts = [f"{_minutes(at)}: {what}" for at, what in happenings(stage.scenario) if at <= elapsed]
+    parts += [Text(acts[-1] if acts else "", style="bold cyan"), Text()]
     snapshot = stage.newest()
     if snapshot is not None and snapshot.engines:
         engine = snapshot.engines[0]
@@ -152,6 +202,7 @@ def picture(stage: Stage) -> Group:
         parts += [Text(f"  • {item.text}") for item in engine.evidence]
         parts += [Text(), _vital_signs(engine), Text()]
         parts += [verdict.advice_line(item) for item in engine.advice[:_MOST_ADVICE]]
+    parts += [Text(), *(Text(line, style="dim") for line in terms)] if terms else []
     return Group(*parts)
 
 

@@ -1,5 +1,6 @@
 """The live view: what is remembered, what keys do, what is drawn, and the whole of it in a pseudo-terminal."""
 
+import asyncio
 import fcntl
 import os
 import pty
@@ -16,14 +17,18 @@ from typing import Any
 
 import pytest
 
+from tests import fed_time
 from tests.programs import DEADLINE_S, PATIENCE_S
 from tests.typed import typed
+from vllm_vitals.core.snapshot import TargetSnapshot
 from vllm_vitals.core.states import State
 from vllm_vitals.recordings import recording
 from vllm_vitals.recordings.replay import judge
+from vllm_vitals.scrape.target import Target
 from vllm_vitals.serve import views
 from vllm_vitals.top.book import MAX_ENGINES, POINTS, SIGNS, Book
 from vllm_vitals.top.draw import Canvas, draw, sparkline
+from vllm_vitals.top.sources import Daemon, Recording, Servers
 from vllm_vitals.top.view import SORTS, View, keys
 
 ROOT = Path(__file__).parent.parent.parent
@@ -292,3 +297,62 @@ def test_a_recording_that_cannot_be_read_is_one_line(terminals: list[Terminal], 
     terminal.until("is not a scrape")
     assert terminal.end() == 2
     assert b"Traceback" not in terminal.said
+
+
+def test_a_recording_is_wound_on_and_back_and_its_end_is_not_the_end() -> None:
+    async def run() -> list[tuple[float, float]]:
+        source, book, seen = Recording(SPIRAL, 1.0, None), Book(), list[tuple[float, float]]()
+        start = next(recording.read(SPIRAL)).at
+        said = asyncio.Event()
+
+        def changed() -> None:
+            seen.append((book.at - start, float(len(book.entries))))
+            said.set()
+
+        async def at(*seconds: float) -> None:
+            for each in seconds:
+                said.clear()
+                source.seek(each)
+                while not (seen and abs(seen[-1][0] - source._goal) <= 2.1):
+                    await said.wait()
+                    said.clear()
+
+        playing = asyncio.create_task(source.run(book, changed))
+        await at(90.0, -60.0, 30.0)
+        source.seek(1e6)
+        while ", end" not in source.title:
+            await asyncio.sleep(0.01)
+        await at(-1e9)
+        playing.cancel()
+        return seen
+
+    seen = fed_time.run(run())
+    assert len(seen) < 20  # what was wound over is not drawn
+    assert [round(at, -1) for at, _ in seen if at > 1][:1] == [90]
+    assert min(at for at, _ in seen[1:]) < 2
+
+
+def test_a_servers_recording_is_begun_and_ended_by_one_key(tmp_path: Path) -> None:
+    server = Target("gpu-1:8000", "http://gpu-1:8000/metrics")
+    source, scrapes = Servers([server], tmp_path), list(recording.read(SPIRAL))[:3]
+    assert "into" in source.save("gpu-1:8000")
+    for scrape in scrapes:
+        source._tape(scrape, TargetSnapshot("gpu-1:8000", True, scrape.at, 0.1))
+        source._tape(scrape, TargetSnapshot("another:8000", True, scrape.at, 0.1))
+    assert source.save("gpu-1:8000").endswith(".jsonl.gz: 3 scrapes")
+    (file,) = tmp_path.iterdir()
+    assert file.name.startswith("gpu-1_8000-")
+    assert [scrape.body for scrape in recording.read(file)] == [scrape.body for scrape in scrapes]
+    assert "No such file" in Servers([server], tmp_path / "none").save("gpu-1:8000")
+
+
+def test_keys_ask_the_source_and_the_answer_stands_on_the_last_line(three: Book) -> None:
+    view = View()
+    press(view, three, "]", "{", "w")
+    assert (view.seek, view.save, view.chosen) == (-270.0, True, ("b:1", "m", "0"))
+    view.note = "recording b:1"
+    assert "recording b:1" in screen(three, view)[-1]
+    press(view, three, "down")
+    assert "recording b:1" not in screen(three, view)[-1]
+    assert "only a recording" in Daemon(Target("d", "http://d/metrics"), 1.0).seek(1.0)
+    assert "vllm-vitals record" in Daemon(Target("d", "http://d/metrics"), 1.0).save("d")

@@ -22,12 +22,15 @@ from vllm_vitals.top.view import View
 COLOURS = {"critical": "bold red", "warning": "bold yellow", "ok": "green", "unknown": "bold magenta"}
 _MEASURE = Console(file=StringIO())  # Text.wrap asks for one, and writes nothing to it
 _ENGINE, _SPARK, _VALUE = 17, 8, 8
+_WHOLE, _ROOMY = 30, 100  # columns of the longest name that is shown whole, and of a terminal that has room for it
 _FIXED = 45  # mark, state, running, waiting with its bar, KV with its bar, and spaces
 HELP = (
     ("up, down, k, j", "choose an engine"), ("enter, esc", "one engine in full, back to all"),
     ("/", "show only what matches: words of address, model, engine or state"),
     ("s", "sort by state, waiting, KV usage, preemptions, TPOT or name"),
-    ("p, space", "pause the display; servers are still read"), ("q", "quit"),
+    ("p, space", "pause the display; servers are still read"),
+    ("w", "begin a recording of this engine's server, or end it"),
+    ("[ ] { }", "in a recording, 30 s or 5 min back or on"), ("q", "quit"),
 )  # fmt: skip
 
 
@@ -81,6 +84,8 @@ def _head(book: Book, view: View, title: str, size: Canvas) -> list[Text]:
 def _foot(view: View, size: Canvas) -> list[Text]:
     if view.typing:
         return [Text.assemble((" filter: ", "bold"), clean(view.filter), ("_", "blink"), "  enter: keep, esc: clear")]
+    if view.note:
+        return [Text(f" {clean(view.note)}", style="bold")]
     kept = f" only: {clean(view.filter)} " if view.filter else ""
     back = "esc back  " if view.one or view.help else "enter one engine  "
     return [Text(f"{kept} {back}/ filter  s sort: {view.sort}  p pause  ? help  q quit", style="dim")]
@@ -88,10 +93,12 @@ def _foot(view: View, size: Canvas) -> list[Text]:
 
 def _all(shown: Sequence[Entry], view: View, size: Canvas, room: int) -> list[Text]:
     """Return the list, its heading, and as much of the chosen engine as a third of the lines holds."""
-    signs = SIGNS[: max(0, (size.width - _FIXED - _ENGINE) // (_SPARK + _VALUE + 2))]
+    longest = max((len(who(entry)) for entry in shown), default=0)
+    name = max(_ENGINE, min(_WHOLE, longest)) if size.width >= _ROOMY else _ENGINE  # a name is worth more than a line
+    signs = SIGNS[: max(0, (size.width - _FIXED - name) // (_SPARK + _VALUE + 2))]
     signs = signs[:-1] if len(signs) == len(SIGNS) else signs  # KV has its own column
-    spare = size.width - _FIXED - _ENGINE - len(signs) * (_SPARK + _VALUE + 2)
-    width = _ENGINE + min(max(0, spare), 30)
+    spare = size.width - _FIXED - name - len(signs) * (_SPARK + _VALUE + 2)
+    width = name + min(max(0, spare), 30 - (name - _ENGINE))
     spark = _SPARK + max(0, size.width - _FIXED - width - len(signs) * (_SPARK + _VALUE + 2)) // max(1, len(signs))
     heading = f"  {'state':<13} {'engine':<{width}} {'run':>4} {'wait':>5} {'':<5} {'KV':<11}"
     heading += "".join(f"  {sign.title:<{spark + _VALUE}}" for sign in signs)

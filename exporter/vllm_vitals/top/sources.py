@@ -6,15 +6,18 @@ so in one line and goes on.
 """
 
 import asyncio
+import re
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
 import orjson
 
 from vllm_vitals.clock import Clock
-from vllm_vitals.core.snapshot import TargetSnapshot
+from vllm_vitals.core.snapshot import Scrape, TargetSnapshot
 from vllm_vitals.core.thresholds import Thresholds
 from vllm_vitals.log import get_logger
 from vllm_vitals.recordings import recording
@@ -42,20 +45,76 @@ class Source(Protocol):
         """Hand over every answer, and call ``changed`` after each."""
         ...
 
+    def seek(self, seconds: float) -> str:
+        """Go so far on or back; return what came of it, for the last line."""
+        ...
 
-class Servers:
-    """Scrapes servers at their intervals, without a daemon."""
+    def save(self, target: str) -> str:
+        """Begin a recording of a server, or end it; return what came of it."""
+        ...
 
-    def __init__(self, targets: Sequence[Target]) -> None:
-        self._targets = targets
+
+class _Live:
+    """A source whose present is all that there is."""
+
+    def seek(self, seconds: float) -> str:
+        """Return why not."""
+        return "only a recording can be wound: top --replay FILE"
+
+    def save(self, target: str) -> str:
+        """Return why not."""
+        return "only servers that top scrapes itself can be recorded: vllm-vitals record URL"
+
+
+class Servers(_Live):
+    """Scrapes servers at their intervals, without a daemon. Recordings go into ``folder``."""
+
+    def __init__(self, targets: Sequence[Target], folder: Path = Path()) -> None:
+        self._targets, self._folder = targets, folder
+        self._tapes: dict[str, tuple[recording.Writer, Path, ExitStack]] = {}
         self.title = f"{len(targets)} server{'s' if len(targets) > 1 else ''}, every {targets[0].interval:g} s"
 
+    def save(self, target: str) -> str:
+        """Begin a recording, or end it."""
+        tape = self._tapes.pop(target, None)
+        if tape is not None:
+            tape[2].close()
+            return f"{tape[1]}: {tape[0].scrapes} scrapes"
+        safe = re.sub(r"[^A-Za-z0-9._-]", "_", target)[:80].lstrip(".") or "server"
+        path = self._folder / f"{safe}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.jsonl.gz"
+        files = ExitStack()
+        try:
+            writer = files.enter_context(recording.Writer(files.enter_context(path.open("xb"))))
+        except OSError as error:
+            return f"{path}: {error.strerror}"
+        self._tapes[target] = writer, path, files
+        return f"recording {target} into {path}; w ends it"
+
+    def _tape(self, scrape: Scrape, snapshot: TargetSnapshot) -> None:
+        tape = self._tapes.get(snapshot.target)
+        if tape is None:
+            return
+        try:
+            tape[0].write(scrape)
+        except OSError as error:
+            del self._tapes[snapshot.target]
+            self.title = f"{tape[1]}: {error.strerror}"
+
     async def run(self, book: Book, changed: Changed) -> None:
-        """Poll for ever."""
+        """Poll for ever; recordings end with it."""
+        try:
+            await self._poll(book, changed)
+        finally:
+            for _, _, files in self._tapes.values():
+                files.close()
+
+    async def _poll(self, book: Book, changed: Changed) -> None:
         clock, log = Clock(), get_logger()
         async with Fetcher(clock.now) as fetcher:
             pollers = [
-                Poller(target, fetcher.fetch, make_evaluator(target), clock, log, "none", fetcher.ask)
+                Poller(
+                    target, fetcher.fetch, make_evaluator(target), clock, log, "none", fetcher.ask, record=self._tape
+                )
                 for target in self._targets
             ]
             spread = min(1.0, self._targets[0].interval / 2) / len(pollers)
@@ -72,7 +131,7 @@ class Servers:
                     await asyncio.sleep(LOOK_S)
 
 
-class Daemon:
+class Daemon(_Live):
     """Reads a running daemon's `/api/v1/engines`."""
 
     def __init__(self, target: Target, interval: float) -> None:
@@ -108,28 +167,57 @@ def _targets(body: bytes) -> list[dict[str, Any]] | None:
     return found if whole else None
 
 
-class Recording:
+class Recording(_Live):
     """Plays a recording, so many times faster than it was."""
 
     def __init__(self, path: Path, speed: float, limits: Thresholds | None) -> None:
         self._path, self._speed, self._limits = path, speed, limits
         self._name = f"{recording.target_name(path)}, {speed:g} x"
         self.title = self._name
+        self._at, self._goal = 0.0, 0.0  # seconds from its beginning: what is shown, and up to where nothing waits
+        self._wound = asyncio.Event()
+
+    def seek(self, seconds: float) -> str:
+        """Go on without waiting, or begin again and go on up to there."""
+        self._goal = max(0.0, (self._goal if self._wound.is_set() else self._at) + seconds)
+        self._wound.set()
+        return f"to {self._goal:.0f} s"
 
     async def run(self, book: Book, changed: Changed) -> None:
-        """Play it once."""
-        first = last = None
+        """Play it, also again from where somebody winds it back to, until cancelled."""
+        while True:
+            wound = not await self._played(book, changed)
+            changed()
+            if not wound:
+                await self._wound.wait()
+            book.entries = {}
+
+    async def _played(self, book: Book, changed: Changed) -> bool:
+        """Play from the beginning; return False where it was wound back before its end."""
+        first, self._at = None, 0.0
         try:
             for poll in judge(recording.target_name(self._path), recording.read(self._path), self._limits):
-                if last is not None:
-                    await asyncio.sleep(min(LONGEST_S, max(0.0, poll.at - last)) / self._speed)
-                first, last = first if first is not None else poll.at, poll.at
-                self.title = f"{self._name}, at {last - first:.0f} s"
+                first = poll.at if first is None else first
+                if not await self._until(poll.at - first):
+                    return False
+                self._at = poll.at - first
+                self.title = f"{self._name}, at {self._at:.0f} s"
                 book.take(poll.at, [views.target_or_fault(poll, poll.at)])
-                changed()
+                if self._at >= self._goal:
+                    changed()
             self.title += ", end"
         except RecordingError as error:
-            if last is None:
+            if first is None:
                 raise
             self.title = f"{self.title}, {error}"
-        changed()
+        return True
+
+    async def _until(self, at: float) -> bool:
+        """Wait until a scrape comes, up to the goal not at all; return False where what lies before is wanted."""
+        wait = 0.0 if at <= self._goal else min(LONGEST_S, at - max(self._at, self._goal)) / self._speed
+        with suppress(TimeoutError):
+            await (asyncio.wait_for(self._wound.wait(), wait) if wait > 0 else asyncio.sleep(0))
+        if not self._wound.is_set():
+            return True
+        self._wound.clear()
+        return self._goal >= self._at

@@ -70,7 +70,17 @@ class Screen:
         for key in keys(pressed):
             self._view.press(key, self._shown)
             self._order()
+        self._wish()
         self._due.set()
+
+    def _wish(self) -> None:
+        """Pass on what only the source can do."""
+        view = self._view
+        if view.seek:
+            view.note, view.seek = self._source.seek(view.seek), 0.0
+        if view.save and view.chosen is not None:
+            view.note = self._source.save(view.chosen[0])
+        view.save = False
 
     def _order(self) -> None:
         self._shown = self._view.ordered(self._book.entries.values())

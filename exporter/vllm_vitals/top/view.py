@@ -40,6 +40,7 @@ def _waiting(entry: Entry) -> float:
     return _number((entry.engine.get("values") or {}).get("requests_waiting"))
 
 
+SEEK_S = {"[": -30.0, "]": 30.0, "{": -300.0, "}": 300.0}
 SORTS: dict[str, Callable[[Entry], object]] = {
     "state": lambda e: (e.state.severity == "ok", e.state.rank),
     "waiting": lambda e: -_waiting(e),
@@ -64,6 +65,9 @@ class View:
     scroll: int = 0
     done: bool = False
     page: int = 10
+    seek: float = 0.0  # seconds that the source is to go on or back
+    save: bool = False  # the source is to begin or end a recording of the chosen engine's server
+    note: str = ""  # what came of the last wish
 
     def ordered(self, entries: Iterable[Entry]) -> list[Entry]:
         """Return the entries that the filter leaves, in order."""
@@ -77,6 +81,7 @@ class View:
 
     def press(self, key: str, shown: Sequence[Entry]) -> None:
         """Do what a key says. ``shown`` are the entries in order."""
+        self.note = ""
         if key == "\x03":
             self.done = True
         elif self.typing:
@@ -118,6 +123,10 @@ class View:
             case "s":
                 names = list(SORTS)
                 self.sort = names[(names.index(self.sort) + 1) % len(names)]
+            case "[" | "]" | "{" | "}":
+                self.seek += SEEK_S[key]
+            case "w" if shown:
+                self.chosen, self.save = shown[self.index(shown)].key, True
             case "p" | " ":
                 self.paused = not self.paused
             case "?" | "h":

@@ -19,16 +19,16 @@ from vllm_vitals.planner.review import render_html, render_json, render_text
 from vllm_vitals.planner.review.change import Measures, measures
 from vllm_vitals.planner.review.charts import album
 from vllm_vitals.planner.review.charts.style import Chart, ChartsMissingError
-from vllm_vitals.planner.review.report import Review, build
+from vllm_vitals.planner.review.report import Review, build, with_whatif
 from vllm_vitals.planner.telemetry import history
 from vllm_vitals.planner.telemetry.collect import Progress, collect
 from vllm_vitals.planner.telemetry.grid import DAY
 from vllm_vitals.planner.telemetry.queries import BEFORE
 from vllm_vitals.planner.telemetry.telemetry import Missing, Telemetry
 from vllm_vitals.planner.whatif import fitting
-from vllm_vitals.planner.whatif.calibrate import SimulationBudget
+from vllm_vitals.planner.whatif.calibrate import Case, SimulationBudget
 from vllm_vitals.planner.whatif.carries import Carries, carries
-from vllm_vitals.planner.whatif.whatif import WhatIf
+from vllm_vitals.planner.whatif.whatif import WhatIf, advised
 from vllm_vitals.planner.whatif.whatif import whatif as simulated
 from vllm_vitals.planner.whatif.workload_slice import SituationError
 from vllm_vitals.prometheus.promapi import Access, PromApi, PromError
@@ -107,8 +107,10 @@ def review(
     past, lost = history.history(askers[0], end, days, labels, matchers) if days else ({}, [])
     telemetry.missing.extend(lost)
     warnings = sorted({text for asker in askers for text in asker.warnings})
-    tried, carried = ({}, {}) if no_whatif else _tried(telemetry, settings)
-    done = build(telemetry, settings, shown(access.url), now, before, past, warnings, tried, carried)
+    cases, carried = ({}, {}) if no_whatif else _carried(telemetry, settings)
+    done = build(telemetry, settings, shown(access.url), now, before, past, warnings, carried)
+    if not no_whatif:
+        done = with_whatif(done, _tried(cases, done))
     clear()
     _write(done, telemetry, wanted, output)
 
@@ -133,20 +135,35 @@ def _before(
     return {name: measures(found.of(name), found.grid) for name in found.models()}
 
 
-def _tried(telemetry: Telemetry, settings: ReviewSettings) -> tuple[dict[str, WhatIf | str], dict[str, Carries | str]]:
-    """Return a what-if of each model's peak and what one engine carries, or why there is none."""
-    found: dict[str, WhatIf | str] = {}
+def _carried(telemetry: Telemetry, settings: ReviewSettings) -> tuple[dict[str, Case | str], dict[str, Carries | str]]:
+    """Return each model's peak ready to be simulated, and what one engine carries; or why there is none."""
+    cases: dict[str, Case | str] = {}
     carried: dict[str, Carries | str] = {}
     for name in telemetry.models()[:MAX_TRIED]:
         own = settings.models.get(name)
         told = {key: f"{value:.15g}" for key, value in (own.settings if own else {}).items()}
         try:
             case = fitting.case(telemetry, telemetry.of(name), told, "peak")
-            carried[name] = carries(case, settings.slos_of(name))
-            found[name] = simulated(case, effort=EFFORT, progress=progress_line(f"simulating {name},"))
+            cases[name], carried[name] = case, carries(case, settings.slos_of(name))
         except SituationError as error:
-            found[name] = carried[name] = str(error)
-    return found, carried
+            cases[name] = carried[name] = str(error)
+    return cases, carried
+
+
+def _tried(cases: Mapping[str, Case | str], done: Review) -> dict[str, WhatIf | str]:
+    """Return a what-if of each model's peak, with what the review advises among its rows; or why there is none."""
+    found: dict[str, WhatIf | str] = {}
+    for model in done.models:
+        case, advice = cases.get(model.model_name, ""), model.slots
+        if isinstance(case, str):
+            found[model.model_name] = case
+            continue
+        number = advice.value if advice.direction in ("up", "down") else None
+        found[model.model_name] = simulated(
+            case, effort=EFFORT, progress=progress_line(f"simulating {model.model_name},"),
+            asked=lambda base, number=number: () if number is None else advised(base, number),  # type: ignore[misc]
+        )  # fmt: skip
+    return found
 
 
 def _formats(text: str) -> list[str]:

@@ -13,6 +13,7 @@ from vllm_vitals.core.states import State
 from vllm_vitals.planner.review import words
 from vllm_vitals.planner.review.load import FULL
 from vllm_vitals.planner.telemetry.grid import DAY
+from vllm_vitals.planner.whatif.verified import MIXED, WORSE
 
 if TYPE_CHECKING:
     from vllm_vitals.planner.review.report import ModelReview
@@ -142,7 +143,7 @@ def _slots(model: "ModelReview") -> Iterator[Finding]:
             "would only make requests wait. Try it with whatif before changing it.",
         )  # fmt: skip
     elif advice.direction in ("up", "down") and advice.value is not None:
-        yield Finding("act", "settings", f"Set max_num_seqs to {advice.value}: {advice.arithmetic}.")
+        yield _tried(model, advice.value, advice.arithmetic)
     room, knee = model.headroom, model.knee
     if advice.direction == "keep" and knee.at is not None and room.slots is not None and room.slots > 2 * knee.at:
         yield Finding(
@@ -151,6 +152,23 @@ def _slots(model: "ModelReview") -> Iterator[Finding]:
             f"max_num_seqs is {room.slots:.0f}, but throughput stops growing at about {knee.at:.0f} running: "
             "beyond it requests only get slower.",
         )
+
+
+def _tried(model: "ModelReview", value: int, arithmetic: str) -> Finding:
+    """Return the advice of so many max_num_seqs, as the simulated server judges it where there is one."""
+    rows = () if model.whatif is None else model.whatif.rows
+    row = next((r for r in rows if r.ours and r.knob == "max_num_seqs" and f"→ {value} " in r.setting), None)
+    if model.whatif is None or row is None or row.verdict is None:
+        return Finding("act", "settings", f"Set max_num_seqs to {value}: {arithmetic}.")
+    best = model.whatif.first
+    other = "" if not best or row.setting in best else f" Try {best} first."
+    if row.verdict.word in (WORSE, MIXED):
+        text = (
+            f"max_num_seqs {value} would follow from the rule ({arithmetic}), but the simulated server gets worse by it"
+        )
+        return Finding("watch", "settings", f"{text} ({row.verdict}): leave it.{other}")
+    said = f"the simulated server: {row.verdict.word}{f' ({row.verdict})' if str(row.verdict) else ''}"
+    return Finding("act", "settings", f"Set max_num_seqs to {value}: {arithmetic}; {said}.{other}")
 
 
 def _still_rose(model: "ModelReview", slots: int) -> bool:

@@ -4,7 +4,7 @@ Input: telemetry of the period, of the period before, weeks of history, prices a
 Invariant: all three formats are drawn from this value alone, so that they cannot disagree.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from vllm_vitals.config.review import ReviewSettings
@@ -139,23 +139,19 @@ def build(
     before: Mapping[str, change.Measures] | None = None,
     past: Mapping[str, Past] | None = None,
     warnings: Sequence[str] = (),
-    tried: Mapping[str, WhatIf | str] | None = None,
     carried: Mapping[str, Carries | str] | None = None,
 ) -> Review:
     """Measure every model. By model name: ``before`` holds what `change.measures` said of the period before, ``past``
-    its weeks of history, ``tried`` a what-if and ``carried`` what the simulated server carries, or why there is none.
+    its weeks of history, ``carried`` what the simulated server carries, or why that is not known.
     """
     models = tuple(
-        _with_whatif(
-            _model(
-                name,
-                telemetry,
-                settings,
-                (before or {}).get(name),
-                (past or {}).get(name, {}),
-                (carried or {}).get(name, ""),
-            ),
-            (tried or {}).get(name),
+        _model(
+            name,
+            telemetry,
+            settings,
+            (before or {}).get(name),
+            (past or {}).get(name, {}),
+            (carried or {}).get(name, ""),
         )
         for name in telemetry.models()
     )
@@ -167,7 +163,7 @@ def build(
         window=telemetry.grid.step,
         state_step=telemetry.states.step,
         currency=settings.currency,
-        models=tuple(sorted(models, key=lambda model: (RANK[model.verdict], model.model_name))),
+        models=_ordered(models),
         missing=tuple(_joined(telemetry.missing)),
         warnings=tuple(warnings),
     )
@@ -234,10 +230,20 @@ def _model(
     return _with_findings(model)
 
 
-def _with_whatif(model: ModelReview, tried: WhatIf | str | None) -> ModelReview:
-    if isinstance(tried, WhatIf):
-        return replace(model, whatif=tried)
-    return replace(model, no_whatif=tried or "")
+def with_whatif(review: Review, tried: Mapping[str, WhatIf | str]) -> Review:
+    """Return the review with what-ifs by model name, or why there is none; findings are judged anew with them."""
+
+    def judged(model: ModelReview) -> ModelReview:
+        found = tried.get(model.model_name, "")
+        if isinstance(found, str):
+            return replace(model, no_whatif=found)
+        return _with_findings(replace(model, whatif=found))
+
+    return replace(review, models=_ordered(map(judged, review.models)))
+
+
+def _ordered(models: Iterable[ModelReview]) -> tuple[ModelReview, ...]:
+    return tuple(sorted(models, key=lambda model: (RANK[model.verdict], model.model_name)))
 
 
 def _with_findings(model: ModelReview) -> ModelReview:

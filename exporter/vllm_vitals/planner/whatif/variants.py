@@ -25,6 +25,7 @@ class Variant:
     engines: int = 1
     gateway: Gateway = field(default_factory=Gateway)
     servers: float = 1.0
+    ours: bool = False  # what check or the review advises
 
 
 def variants(base: Variant) -> Iterator[Variant]:

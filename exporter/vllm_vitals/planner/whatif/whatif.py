@@ -12,11 +12,13 @@ from math import floor, sqrt
 from statistics import median
 
 from vllm_vitals.core.snapshot import Reading
+from vllm_vitals.planner.whatif import verified
 from vllm_vitals.planner.whatif.calibrate import NAMES, Case, SimulationBudget, calibrate, centre, runs, scatter
 from vllm_vitals.planner.whatif.error_floor import WHATIF_ERROR_FLOOR
 from vllm_vitals.planner.whatif.simulate_run import Outcome
 from vllm_vitals.planner.whatif.variants import Variant, variants
 from vllm_vitals.planner.whatif.variants import asked as one
+from vllm_vitals.planner.whatif.verified import Verdict
 from vllm_vitals.planner.whatif.workload_slice import METRICS, Situation
 from vllm_vitals.simulator.settings import ServerSettings
 from vllm_vitals.simulator.steptime import StepTime
@@ -39,19 +41,25 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One variant: ``knob`` is what changed (empty: nothing), ``setting`` its new value; ``idle``: no effect here."""
+    """One variant: ``knob`` is what changed (empty: nothing), ``setting`` its new value; ``idle``: no effect here.
+
+    ``ours``: what check or the review advises. ``verdict`` is of a change under the same load.
+    """
 
     knob: str
     setting: str
     metrics: Mapping[str, Prediction]
     note: str = ""
     idle: bool = False
+    ours: bool = False
+    verdict: Verdict | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
     """``misses`` is by metric how far the simulation is from what was observed, as a share; ``trust`` sums it up.
 
+    ``first`` is the change to try first, ``rolled_back`` our own advice that would be rolled back, with their numbers.
     ``reach`` is by metric the least error of a changed row.
     """
 
@@ -65,6 +73,8 @@ class WhatIf:
     misses: Mapping[str, float]
     trust: str
     rows: tuple[Row, ...]
+    first: str = ""
+    rolled_back: tuple[str, ...] = ()
     reach: Mapping[str, float] = field(default_factory=lambda: WHATIF_ERROR_FLOOR)
 
 
@@ -96,6 +106,7 @@ def whatif(
         compared = pair_base if variant.engines > 1 else base
         rows.append(_row(variant, outcomes, compared, here, misses))
         progress(number + 2, total, f"{variant.knob} {variant.setting}")
+    judged = [_judged(row, variant, rows[0], here) for row, variant in zip(rows, (as_it_is, *changed), strict=True)]
     return WhatIf(
         case.engine,
         here.clients,
@@ -106,19 +117,36 @@ def whatif(
         assumed,
         misses,
         trust(misses),
-        tuple(rows),
+        tuple(judged),
+        _named(verified.first(judged)),
+        tuple(_named(row) for row in verified.refused(judged)),
     )
 
 
-def _advised(case: Case, base: Variant) -> Iterator[Variant]:
-    """Yield what `check` and the review advise where a cache is full: fewer requests inside, by either knob."""
-    if not case.fits:
-        return
-    number = max(1, floor(0.9 * case.fits))
+def _judged(row: Row, variant: Variant, now: Row, here: Situation) -> Row:
+    """Return a row with what users would get from it; other traffic and pairs of engines are no change of a knob."""
+    if not variant.knob or variant.engines > 1 or variant.servers != 1.0 or variant.knob == "traffic":
+        return row
+    return replace(row, verdict=verified.verdict(now.metrics, row.metrics, here.load.output.mean))
+
+
+def _named(row: Row | None) -> str:
+    return "" if row is None else f"{row.knob} {row.setting} ({row.verdict})"
+
+
+def advised(base: Variant, number: int) -> Iterator[Variant]:
+    """Yield our advice of so many requests inside, by either knob that does it; more than now by max_num_seqs alone."""
     for name in ("max_num_seqs", "gateway_concurrency"):
-        if number < base.settings.max_num_seqs:
+        if number < base.settings.max_num_seqs or (name == "max_num_seqs" and number > base.settings.max_num_seqs):
             made = one(base, name, str(number))
-            yield replace(made, setting=f"{made.setting} (our advice)")
+            yield replace(made, setting=f"{made.setting} (our advice)", ours=True)
+
+
+def _advised(case: Case, base: Variant) -> Iterator[Variant]:
+    """Yield what `check` advises where a cache is full, as it says it: 0.9 x what fits, or 25 % off a cap reached."""
+    slots = base.settings.max_num_seqs
+    if case.fits:
+        yield from advised(base, max(1, floor(0.75 * slots if case.fits >= 0.95 * slots else 0.9 * case.fits)))
 
 
 def _row(
@@ -151,7 +179,7 @@ def _row(
         metrics[name] = Prediction(value, max(error, floor_here) if variant.knob else error, simulated)
     return Row(
         variant.knob, variant.setting, metrics, _note(seen["per_completion"].value, metrics["per_completion"], base),
-        idle=bool(variant.knob) and list(outcomes) == list(base),
+        idle=bool(variant.knob) and list(outcomes) == list(base), ours=variant.ours,
     )  # fmt: skip
 
 

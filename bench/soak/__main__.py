@@ -104,13 +104,13 @@ class Soak:
         self.ask("/-/healthy")
         minute.healthy.append(time.monotonic() - begun)
         # a crowd may be before us: Prometheus would come again
-        with contextlib.suppress(urllib.error.URLError, ConnectionError):
+        with contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError):
             told = json.loads(self.ask("/api/v1/engines"))
             minute.looks += 1
             for target in told["targets"]:
                 if target["target"].startswith("good"):
                     self._judge(target, minute, counts=counts)
-        with contextlib.suppress(urllib.error.HTTPError):
+        with contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError):  # not acknowledged
             self.ask("/api/v1/logs?source=shipper", LINE * 10)
             self.acknowledged += 10
             minute.pushed += 10

@@ -41,7 +41,6 @@ class Intake:
         self._clock, self._limits = clock, limits
         self._owed: dict[tuple[str, str], Counter[Result]] = {}
         self._under_way: set[tuple[str, str]] = set()
-        self._turn = asyncio.Lock()  # of the batch that is unfolded and counted
         self._tasks: set[asyncio.Task[Outcome]] = set()
 
     async def take(self, batch: Batch) -> Outcome:
@@ -83,17 +82,16 @@ class Intake:
         if not await self._ledger.works():
             raise self._not_stored()
         results: Counter[Result] = Counter()
-        async with self._turn:
-            lines = Lines(batch.body, self._limits.max_line_bytes, self._limits.max_push_lines)
-            try:
-                await self._slices.run(lines.find())
-            except TooManyError as error:
-                raise Refused(413, f"{error}: send smaller batches") from None
-            async with self._ledger.whole:
-                await self._slices.run(self._count(batch.source, lines, results))
-                if batch.key:
-                    self._ledger.batches.add(batch.source, batch.key, body)
-                self._ledger.changed()
+        lines = Lines(batch.body, self._limits.max_line_bytes, self._limits.max_push_lines)
+        try:
+            await self._slices.run(lines.find())
+        except TooManyError as error:
+            raise Refused(413, f"{error}: send smaller batches") from None
+        async with self._ledger.whole:
+            await self._slices.run(self._count(batch.source, lines, results))
+            if batch.key:
+                self._ledger.batches.add(batch.source, batch.key, body)
+            self._ledger.changed()
         return Outcome(results)
 
     def _count(self, source: str, lines: Lines, results: "Counter[Result]") -> Iterator[None]:

@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help demo test lint build generated pytest bench soak fuzz incidents traces package sbom lock setup tools clean
+.PHONY: help demo test lint build generated pytest bench gate soak fuzz incidents traces package sbom lock setup tools clean
 
 help:
 	@echo "make demo    a simulated vLLM server that gets into trouble, watched: no GPU, no Docker"
@@ -18,6 +18,7 @@ help:
 	@echo "make incidents  every recording at true speed through real programs: what would have paged (five minutes)"
 	@echo "make bench   speed, as ratios against the reference library and Prometheus"
 	@echo "make traces  days of real arrivals through the simulator, judged (a few minutes)"
+	@echo "make gate    every dashboard in every world: states, fleets of 1 to 200 engines, 5 minutes to 30 days (minutes)"
 	@echo "make soak    everything hostile at once, beside a hundred good targets: SOAK=10 minutes"
 	@echo "make fuzz    hostile input for minutes"
 	@echo "make package  build wheel and sdist, check them, install and use them in a new environment (needs a package index)"
@@ -63,6 +64,10 @@ mutants: $(VENV)/.ready
 
 bench: $(VENV)/.ready
 	@for script in bench/*.py; do echo "== $$script"; python -m "bench.$$(basename $$script .py)" || exit 1; done
+
+# What dashboards must hold to, in a table: docs/dashboards.md has it.
+gate: $(VENV)/.ready tools
+	python -m tests.dashboards.gate
 
 # Hostile targets, a crowd at the door and targets that come and go, for minutes: docs/fleet.md has the table.
 SOAK ?= 10

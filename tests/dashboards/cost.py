@@ -67,8 +67,9 @@ def chosen(server: Server, board: dict[str, Any], range_s: int) -> dict[str, str
         query = fill(variable["query"]["query"], 60, range_s, values)
         inner = re.fullmatch(r"query_result\((.+)\)", query, re.DOTALL)
         assert inner, f"{variable['name']} offers neither all nor the result of a query"
-        [first, *_] = server.ask("query", query=inner[1], time=server.end)
-        values[variable["name"]] = re.escape(str(first["metric"][variable["name"]])).replace("\\", "\\\\")  # type: ignore[index]
+        for first in server.ask("query", query=inner[1], time=server.end)[:1]:
+            name = str(first["metric"][variable["name"]])  # type: ignore[index]
+            values[variable["name"]] = re.escape(name).replace("\\", "\\\\")
     return values
 
 

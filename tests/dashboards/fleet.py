@@ -2,7 +2,7 @@
 
 Input: how many engines, how many days. Output: a running Prometheus. Every family of the catalogue is there for every
 engine, as the daemon serves it, and every record that dashboards read. Engine 3 has a spell of a death spiral, two
-minutes long, each day.
+minutes long, each day; the last scrape of each day fails.
 """
 
 import math
@@ -31,6 +31,7 @@ MODELS = (
 DETAILED = 5
 SPELL_S, SPELL_AT, TROUBLED = 120, 40_020, 3
 _LES = 24  # at most
+_REPEATED = 120  # samples of a course that stays the same
 _WORDS = {
     "finished_reason": ("stop", "length", "abort"), "reason": ("capacity", "deferred"), "bound": BOUNDS,
     "source": ("request",), "name": ("max_num_seqs", "max_model_len"), "state": tuple(State),
@@ -137,6 +138,9 @@ def _named(name: str, labels: dict[str, str]) -> tsdb.Labels:
 def courses() -> dict[str, tsdb.Course]:
     """A day of each: as it is scraped, and as it is recorded once a minute."""
     each = _day()
+    # The last scrape of each day fails.
+    steps = tsdb.DAY // STEP
+    scraped = {name: [*(values * (steps // len(values)))[:-1], tsdb.STALE] for name, values in each.items()}
     minute = boards.STEP // STEP
     recorded = {f"minutes {which}": each[f"count {which}"][::minute] for which in range(8)}
     recorded |= {"minutes share": each["share 4"][::minute], "worst fine": each["rank fine"]}
@@ -144,8 +148,8 @@ def courses() -> dict[str, tsdb.Course]:
     # Samples that are not there cannot be said: what is no trouble is healthy here.
     recorded["in trouble"] = recorded["worst"]
     slow = {f"slow {which}": each[f"count {which}"][:: boards.SLOW_STEP // STEP] for which in range(8)}
-    steps = ((each, STEP), (recorded, boards.STEP), (slow, boards.SLOW_STEP))
-    return {name: tsdb.Course(values, step) for some, step in steps for name, values in some.items()}
+    paces = ((scraped, STEP), (recorded, boards.STEP), (slow, boards.SLOW_STEP))
+    return {name: tsdb.Course(values, step) for some, step in paces for name, values in some.items()}
 
 
 def _day() -> dict[str, list[float]]:
@@ -164,9 +168,9 @@ def _day() -> dict[str, list[float]]:
     spell = [1.0 if SPELL_AT <= i * STEP < SPELL_AT + SPELL_S else 0.0 for i in range(steps)]
     fine = float(State.HEALTHY.rank)
     return made | {
-        "spell": spell, "no spell": [1 - one for one in spell], "one": [1.0] * 120, "none": [0.0] * 120,
-        "rank": [State.DEATH_SPIRAL.rank if one else fine for one in spell], "rank fine": [fine] * 120,
-        "long ago": [END - 30 * 86400.0] * 120, "slots": [64.0] * 120,
+        "spell": spell, "no spell": [1 - one for one in spell], "one": [1.0] * _REPEATED, "none": [0.0] * _REPEATED,
+        "rank": [State.DEATH_SPIRAL.rank if one else fine for one in spell], "rank fine": [fine] * _REPEATED,
+        "long ago": [END - 30 * 86400.0] * _REPEATED, "slots": [64.0] * _REPEATED,
     }  # fmt: skip
 
 

@@ -15,6 +15,8 @@ from pathlib import Path
 DAY = 86400
 _SAMPLES = 120  # of a chunk, as Prometheus itself cuts them
 _ULID = "01JJJJJJJJ0000000000000000"
+# What Prometheus writes where a scrape failed: a series has no value from here on.
+STALE = struct.unpack(">d", b"\x7f\xf0\0\0\0\0\0\x02")[0]
 Labels = tuple[tuple[str, str], ...]
 
 
@@ -42,7 +44,7 @@ def write(folder: Path, span: Span, courses: Mapping[str, Course], series: Itera
     for name, course in courses.items():
         entries[name] = _course(chunks, span, course)
     (block / "chunks" / "000001").write_bytes(chunks)
-    count = _index(block / "index", entries, sorted(series))
+    count = _index(block / "index", entries, sorted(set(series)))
     stats = {"numSamples": 1, "numSeries": count, "numChunks": count}
     about = {
         "ulid": _ULID, "minTime": span.start * 1000, "maxTime": span.end * 1000, "stats": stats,

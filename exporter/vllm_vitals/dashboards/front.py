@@ -17,6 +17,8 @@ from vllm_vitals.rules.promql import number
 
 _NONE = "No objective is recorded: set alerts.slos and build the rules, or nothing has finished yet."
 _WINDOWS = sorted({window for _, long, short, _, _ in slo.WINDOWS for window in (long, short)})
+# Promises whose burn is drawn, each over every window.
+_SHOWN = 2
 BURN = "Budget burn, by window"
 
 
@@ -70,10 +72,7 @@ def models(site: Site) -> Panel:
 def promises(site: Site) -> tuple[Panel, ...]:
     """Return attainment, budget and burn."""
     burns = [
-        Query(
-            f"max by (model_name, slo) ({recorded.of_model(slo.burn(window))})",
-            f"{_words(window)} {{{{slo}}}} {{{{model_name}}}}",
-        )
+        Query(_fastest(slo.burn(window)), f"{_words(window)} {{{{slo}}}} {{{{model_name}}}}")
         for window in _WINDOWS
         if window <= 86400
     ]
@@ -91,7 +90,7 @@ def promises(site: Site) -> tuple[Panel, ...]:
         panels.timeseries(
             BURN,
             "How fast the error budget is spent: at 1 it lasts just as long as promised, at 14 a month's is gone in "
-            "two days. A page fires when a long and a short window both burn.",
+            f"two days. A page fires when a long and a short window both burn. The {_SHOWN} that burn fastest.",
             burns,
             "none",
             _NONE,
@@ -111,6 +110,13 @@ def promises(site: Site) -> tuple[Panel, ...]:
             )
         )
     return tuple(made)
+
+
+def _fastest(record: str) -> str:
+    """Return a window's burn, of the promises that burn fastest in the range."""
+    burn = recorded.of_model(record)
+    most = f"topk({_SHOWN}, max by (model_name, slo) (max_over_time({burn}[$__range] @ end())))"
+    return f"max by (model_name, slo) ({burn}) and on (model_name, slo) {most}"
 
 
 def _words(window: int) -> str:

@@ -170,7 +170,7 @@ def _cost(site: Site) -> tuple[Panel, ...]:
             "Replicas and versions",
             "Every daemon that feeds this Prometheus. Two replicas of one version are a fine pair; two versions for "
             "more than a rollout are not.",
-            [f"max by (instance, version, python) ({build_info})"],
+            [f"max by (instance, version, python) ({build_info}{{}})"],
             [
                 Column("instance", "Replica"),
                 Column("version", "Version", width=90),

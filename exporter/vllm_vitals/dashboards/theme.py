@@ -88,8 +88,9 @@ def _link(uid: str) -> core.DashboardLink:
 
 def _worst_first() -> core.Template:
     """Return the servers of the models chosen, worst first; one is chosen, since every chart is a line an engine."""
+    ranks = looking_back(states.of_servers())
     return core.Template(
-        name="target", label="Server", query=f"query_result(sort({states.of_servers()}))", sort=core.SORT_DISABLED,
+        name="target", label="Server", query=f"query_result(sort({ranks}))", sort=core.SORT_DISABLED,
         regex='/target="([^"]+)"/', includeAll=False, multi=True, refresh=core.REFRESH_ON_TIME_RANGE_CHANGE,
     )  # fmt: skip
 

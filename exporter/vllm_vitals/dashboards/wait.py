@@ -25,7 +25,9 @@ def of_each() -> str:
     waiting, known = total(gauge("requests_waiting", keep=("reason",)), BY_ENGINE), gauge("expected_wait_seconds")
     stuck = f"({waiting} > 0) unless on ({BY_ENGINE}) ({known} >= 0)"
     stalled = f"{gauge('state', states.matcher(State.STALLED))} == 1"
-    return f"(({stalled}) or ({stuck})) * 0 + {_ENDLESS:.0f} or {known}"
+    # What a server said before it went down is no promise.
+    down = f"{gauge('state', states.matcher(State.DOWN))} == 1"
+    return f"(({stalled}) or ({stuck})) * 0 + {_ENDLESS:.0f} or {known} unless on ({BY_ENGINE}) ({down})"
 
 
 def endless() -> dict[str, Any]:

@@ -273,6 +273,14 @@ META = (
         ),
         300, {"reason": "file_descriptors"}, 900, other={},
     ),
+    Case(
+        "VLLMRulesFail", "ticket",
+        tuple(
+            Series("prometheus_rule_evaluation_failures_total", {"rule_group": group}, 0, 1, under, 0, counter=True)
+            for group, under in (("/r/alerts.yml;vllm_vitals.pages", 0), ("/r/theirs.yml;node", 1))
+        ),
+        300, {"rule_group": "/r/alerts.yml;vllm_vitals.pages"}, 900, other={}, settles=900,
+    ),
     Case("VLLMVitalsWatchdog", "none", (gauge("build_info", 1, 1, 1, 1, {}),), 0, {}, always=True, other={}),
 )  # fmt: skip
 

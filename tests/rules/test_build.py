@@ -97,6 +97,36 @@ def test_the_linter_finds_nothing_in_any_mode(modes: tuple[str, ...]) -> None:
     assert findings(Config(), rules(Config(), frozenset(modes))) == []
 
 
+EVERY_KEY = {
+    "identity_labels": ["namespace"], "description_labels": ["pod", "node"], "routing_labels": ["team", "tier"],
+    "description_query": 'max by (target, pod) (label_replace(kube_pod_info, "target", "$1:8000", "pod_ip", "(.+)"))',
+    "external_labels": ["cluster", "region"], "min_engines": {"llama": 3}, "team": "serving",
+    "desired_replicas": "kube_deployment_spec_replicas", "severity_labels": {"page": "critical", "ticket": "warning"},
+    "batch": {"models": ["nightly-.+"], "targets": ["batch[0-9]+:8000"]}, "evaluation_interval": "30s",
+    "slos": [
+        {"name": f"{indicator} {threshold}", "indicator": indicator, "threshold": threshold, "share": 0.99}
+        for indicator, threshold in (("ttft", "5s"), ("ttft", "10s"), ("tpot", "100ms"))
+    ],
+    "availability": [{"name": "answered", "share": 0.999}], "working_hours": {"location": "Asia/Seoul"},
+    "receivers": {"pager": {"opsgenie_key_file": "/run/a", "teams_url_file": "/run/b", "pagerduty_key_file": "/run/c"}},
+    "runbook_base": "https://wiki.example.com/vllm",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("mode", "form", "more"),
+    [
+        ("daemon", "operator", {}),
+        ("native", "prometheus", {"limits": {"overload_wait": "0s"}}),
+        ("both", "grafana", {"description_query": "", "batch": {}}),
+    ],
+)
+def test_every_key_builds_in_every_mode_and_format(mode: str, form: str, more: object, tmp_path: Path) -> None:
+    (tmp_path / "a.yml").write_text(yaml.safe_dump({"alerts": {**EVERY_KEY, **dict(more)}}))  # type: ignore[call-overload]
+    done = typed("rules", "build", "--config", tmp_path / "a.yml", "--mode", mode, "--format", form, "-o", tmp_path)
+    assert (done.exit_code, done.output) == (0, "")
+
+
 def test_daemon_mode_alone_writes_no_native_rules() -> None:
     assert "native" not in rules(Config(), frozenset({"daemon"}))
 

@@ -115,6 +115,31 @@ META: dict[str, Runbook] = {
             "`disk`: free space on the volume of its recordings, or lower their limit in its config.",
         ),
     ),
+    "VLLMRulesFail": Runbook(
+        "Prometheus (or Mimir) counts failed or missed evaluations of a group of these rules. It is seen only where "
+        "its own metrics are scraped.",
+        "Alerts that rest on the group are late or missing; the others work.",
+        (
+            "Which rule, and which error? Its page Rules shows both.",
+            "Did it begin with a reload, or with more engines?",
+        ),
+        (
+            (
+                "Failed evaluations in the last 15 minutes",
+                "max by (rule_group) (increase(prometheus_rule_evaluation_failures_total[15m])) > 0",
+            ),
+            (
+                "Missed evaluations in the last 15 minutes",
+                "max by (rule_group) (increase(prometheus_rule_group_iterations_missed_total[15m])) > 0",
+            ),
+        ),
+        (
+            "`found duplicate series for the match group`: two series where one is expected; find what relabels them, "
+            "or name the label that tells them apart in `identity_labels`, and build again.",
+            "Missed evaluations: give the ruler more CPU, or move these groups to one of their own. It worked if the "
+            "ticket ends within a quarter of an hour.",
+        ),
+    ),
     "VLLMVitalsWatchdog": Runbook(
         "Always fires, so that its absence can be noticed: Prometheus, Alertmanager and the way to your receiver work.",
         "None.",

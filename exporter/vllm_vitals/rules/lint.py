@@ -39,7 +39,11 @@ _LABELS = {m.full_name: set(m.all_labels) for m in METRICS}
 _MAX_INTERVAL = 300
 _MOST_QUERIES = 3
 # Neither ours nor vLLM's engines': what Prometheus and the HTTP server say.
-_OTHERS = {"up", f"{HTTP_REQUESTS}_total"}
+_OTHERS = {"up", f"{HTTP_REQUESTS}_total"} | {
+    f"{ruler}_rule_{name}_total"
+    for ruler in ("prometheus", "cortex_prometheus")
+    for name in ("evaluation_failures", "group_iterations_missed")
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ _KNOWN = 30 * 86400  # s: how long it is held against them
 _KNOWN_GONE = f"last_over_time({_GONE}[{duration_text(_KNOWN)}])"
 # What the rules can do with: rates over a minute, and two scrapes in each (s).
 _LONGEST_INTERVAL, _LOOK = 30, 300
+_RULES_LOOK, _RULES_HOLD = 901, 300  # s: a reload or a restart may miss one evaluation
 _IMPAIRED = 300  # s: a spike of load, or a full disk that is rotated at once, needs nobody
 
 
@@ -47,6 +48,7 @@ def alerts(config: Config) -> tuple[Alert, ...]:
         _seldom(config),
         _stale(config),
         _impaired(config),
+        _rules_fail(),
         _contradicts(config),
         _unknown(config),
         _watchdog(),
@@ -270,6 +272,30 @@ def _impaired(config: Config) -> Alert:
         "more CPU or shard; disk: free or grow the volume of its recordings.",
         f"{SELF}:Replicas and versions",
         hold=_IMPAIRED,
+        keep=KEEP,
+    )
+
+
+def _rules_fail() -> Alert:
+    """Rules that are not evaluated judge nothing; Prometheus, or Mimir, says it of itself where it is scraped."""
+    ours = 'rule_group=~".*vllm_vitals[.].*"'
+    counters = ("rule_evaluation_failures_total", "rule_group_iterations_missed_total")
+    counts = [f"{ruler}_{name}{{{ours}}}" for name in counters for ruler in ("prometheus", "cortex_prometheus")]
+    grown = " or ".join(f"max by (rule_group) (increase({count}[{_RULES_LOOK}s]))" for count in counts)
+    return Alert(
+        "VLLMRulesFail",
+        Severity.TICKET,
+        "meta",
+        Scope.FLEET,
+        f"max by (rule_group) ({grown}) > 0",
+        f"Rules of {label('rule_group')} fail or are evaluated too late.",
+        f"In the last {duration_words(_RULES_LOOK - 1)} rules of the group {label('rule_group')} failed, "
+        "or an evaluation of it was left out because the one before had not ended. Alerts that rest on it may be late "
+        "or missing.\n"
+        "Next: read the error on the page Rules of Prometheus, or in its log. many-to-many: two series where one is "
+        "expected; a query that takes too long: more CPU, or a ruler of its own.",
+        f"{SELF}:Servers",
+        hold=_RULES_HOLD,
         keep=KEEP,
     )
 

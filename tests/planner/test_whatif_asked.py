@@ -11,11 +11,12 @@ from tests.planner.conftest import RECORDINGS
 from tests.planner.test_command import ran
 from tests.planner.test_whatif import QUICK, case
 from vllm_vitals.core.snapshot import Reading
-from vllm_vitals.planner.tables import _MEASURES, ENDS_LOOP, experiment, first
+from vllm_vitals.planner.tables import _MEASURES, experiment
 from vllm_vitals.planner.whatif.calibrate import Case, SimulationBudget
 from vllm_vitals.planner.whatif.error_floor import WHATIF_ERROR_FLOOR
 from vllm_vitals.planner.whatif.simulate_run import Gateway, run
 from vllm_vitals.planner.whatif.variants import Variant, asked, fleet
+from vllm_vitals.planner.whatif.verified import Verdict
 from vllm_vitals.planner.whatif.whatif import Prediction, Row, WhatIf, whatif
 from vllm_vitals.planner.whatif.workload_slice import METRICS, Situation
 from vllm_vitals.simulator import fit
@@ -143,26 +144,25 @@ def test_what_cannot_be_tried_is_refused_in_one_line(
     assert said in err
 
 
-def test_on_a_terminal_what_to_try_first_comes_first_and_only_where_it_is_more_than_the_error() -> None:
-    def row(knob: str, generated: float, ttft: float, error: float = 0.1, note: str = "", idle: bool = False) -> Row:
-        values = {"generated": generated, "ttft_p99": ttft}
-        metrics = {name: Prediction(values.get(name), error, None) for name in _MEASURES}
-        return Row(knob, "new", metrics, note, idle)
+def test_on_a_terminal_what_to_try_first_comes_first_and_no_line_is_too_wide() -> None:
+    def row(knob: str, generated: float, note: str = "") -> Row:
+        metrics = {name: Prediction(generated, 0.1, None) for name in _MEASURES}
+        return Row(knob, "new", metrics, note, verdict=Verdict("better", 0.3, None, None) if knob else None)
 
-    def tried(*rows: Row) -> WhatIf:
-        return WhatIf(
-            "e", "open", 0.0, 60.0, StepTime(), ServerSettings(), (), {}, "good", (row("", 100.0, 1.0), *rows)
-        )
-
-    assert first(tried(row("a", 105.0, 1.0), row("b", 130.0, 1.0), row("c", 120.0, 1.0))).startswith("b new")
-    assert first(tried(row("a", 100.0, 0.5), row("b", 130.0, 1.0))).startswith("a new")
-    assert first(tried(row("a", 130.0, 1.0), row("b", 90.0, 1.0, note=ENDS_LOOP))).startswith("b new")
-    assert first(tried(row("a", 105.0, 0.95), row("b", 900.0, 0.1, idle=True))).startswith("nothing:")
-    assert "tokens/s 130 ± 10 % (now 100)" in first(tried(row("b", 130.0, 1.0))).replace("\N{NO-BREAK SPACE}", " ")
+    rows = (row("", 100.0), row("a", 130.0, "ends the loop of preemptions"))
+    found = WhatIf(
+        "e", "open", 0.0, 60.0, StepTime(), ServerSettings(), (), {}, "good", rows, first="a new (more of it)",
+        rolled_back=("b old (less of it)",),
+    )  # fmt: skip
     for width in (60, 80, 200):
         page = Console(width=width, file=StringIO())
-        experiment(page, tried(row("a", 130.0, 1.0)))
+        experiment(page, found)
         lines = page.file.getvalue().splitlines()  # type: ignore[attr-defined]
-        assert lines[0].startswith("Try this first: a new")
+        assert lines[0].startswith("Try this first: a new (more of it)")
+        assert lines[1].startswith("Not advised, for it would be rolled back: b old")
         assert max(map(len, lines)) <= width
         assert ("truncated" in "".join(lines)) is (width == 200)
+    assert "better; ends loop" in "".join(lines)
+    page = Console(width=80, file=StringIO())
+    experiment(page, replace(found, first=""))
+    assert page.file.getvalue().startswith("Try this first: nothing")  # type: ignore[attr-defined]

@@ -12,6 +12,7 @@ from click.core import ParameterSource
 from vllm_vitals.cli.options import DURATION, FILE, Access, access_options, configured
 
 MODES = "give a URL such as http://localhost:8000, --auto, --file-sd FILE, --prometheus URL or --replay FILE"
+ACCESS = {"bearer_token_file", "user", "password_file", "ca_file", "headers"}
 LOOK_BACK_S = 900.0  # what is read of a Prometheus
 
 
@@ -99,9 +100,9 @@ def _refuse(given: set[str]) -> None:
             raise click.UsageError("--for and --interval are for live servers: a recording has its own times")
         if given & {"again", "gate"}:
             raise click.UsageError("--watch and --gate are for live servers, not for --replay")
-        if given & {"bearer_token_file", "user", "password_file", "ca_file", "headers"}:
+        if given & ACCESS:
             raise click.UsageError("options such as --bearer-token-file are for live servers, not for --replay")
     if "prometheus" in given and given & {"urls", "auto", "listed", "interval"}:
         raise click.UsageError("--prometheus judges what it scrapes, at its interval: leave out URLs and --interval")
-    if not sources and "file" not in given:
+    if not sources and not given & {"file", *ACCESS}:
         raise click.UsageError(f"nothing to check: {MODES}")

@@ -16,9 +16,13 @@ from tests.fleet.test_kubernetes import test_every_object_is_one_that_the_cluste
 from tests.programs import missing
 from vllm_vitals import __version__
 from vllm_vitals.config import loader
+from vllm_vitals.config.alerts import Config
 from vllm_vitals.kubernetes import presets
+from vllm_vitals.kubernetes.build import in_cluster
+from vllm_vitals.rules import routing
 
 ROOT = Path(__file__).parents[2]
+RULES = ROOT / "deploy/kubernetes/chart"
 CHART = ROOT / "deploy" / "helm" / "vllm-vitals"
 Object = dict[str, Any]
 
@@ -173,7 +177,7 @@ def test_rules_of_a_daemon_that_is_not_there_are_refused() -> None:
 def test_rules_and_dashboards_are_those_that_were_generated() -> None:
     for rule in of("PrometheusRule", {"rules": {"mode": "both"}}):
         name = rule["metadata"]["name"].removeprefix("vitals-vllm-vitals-")
-        assert rule["spec"] == yaml.safe_load((ROOT / "alerts" / f"{name}.yml").read_text())
+        assert rule["spec"] == yaml.safe_load((RULES / f"{name}.yml").read_text())
     texts = {k: v for d in of("ConfigMap", {}) for k, v in d["data"].items() if k.endswith(".json")}
     assert set(texts) == {path.name for path in (ROOT / "dashboards").glob("*.json")}
     for name, text in texts.items():
@@ -192,7 +196,7 @@ def test_the_package_holds_the_files_themselves(archive: Path) -> None:
         assert not [member.name for member in packed if member.issym()]
         held = packed.extractfile("vllm-vitals/files/rules/alerts.yml")
         assert held is not None
-        assert held.read() == (ROOT / "alerts" / "alerts.yml").read_bytes()
+        assert held.read() == (RULES / "alerts.yml").read_bytes()
 
 
 def test_without_the_daemon_no_alert_waits_for_it() -> None:
@@ -205,7 +209,7 @@ def test_without_the_daemon_no_alert_waits_for_it() -> None:
 
 def test_routes_and_inhibitions_are_alertmanagers_own() -> None:
     [config] = of("AlertmanagerConfig", VALUES["kube-prometheus-stack, shards and twins"])
-    ours = yaml.safe_load((ROOT / "alerts" / "alertmanager.yml").read_text())
+    ours = routing.document(in_cluster(Config()))
 
     def texts(matchers: list[Object]) -> list[str]:
         return [f'{m["name"]}{m["matchType"]}"{m["value"]}"' for m in matchers]

@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
@@ -14,6 +15,7 @@ from vllm_vitals.config.alerts import Limits
 from vllm_vitals.core.snapshot import Reading
 from vllm_vitals.planner.review import findings, render_html, render_json, render_text, slo_report, words
 from vllm_vitals.planner.review.charts import album
+from vllm_vitals.planner.review.charts.style import Chart, ChartsMissingError
 from vllm_vitals.planner.review.report import Review
 from vllm_vitals.planner.review.trend import trend
 from vllm_vitals.planner.telemetry.telemetry import EngineId, Telemetry
@@ -158,10 +160,10 @@ def test_tables_of_markdown_are_whole(the_week: Week) -> None:
 
 
 def test_foreign_names_cannot_break_a_page(the_week: Week) -> None:
-    evil = '<script>alert(1)</script>|`"&'
+    evil = '<script>alert(1)</script>|`"&$^$'
     telemetry = the_week.telemetry
-    renamed = Telemetry(telemetry.grid, telemetry.states, telemetry.slow,
-                        {EngineId(evil, e.target, e.engine): s for e, s in telemetry.of("code").items()})  # fmt: skip
+    series = {EngineId(evil, f"a$^${e.target}", e.engine): s for e, s in telemetry.of("code").items()}
+    renamed = Telemetry(telemetry.grid, telemetry.states, telemetry.slow, series)
     from vllm_vitals.config.review import ReviewSettings
     from vllm_vitals.planner.review.report import build
 
@@ -171,6 +173,27 @@ def test_foreign_names_cannot_break_a_page(the_week: Week) -> None:
     text = render_text.markdown(review)
     assert "<script>" not in text.replace("\\<script\\>", "")
     assert "\\|\\`" in text
+
+
+def test_a_chart_that_cannot_be_drawn_costs_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> Chart:
+        raise OverflowError("1e308 x 10")
+
+    def missing(*_: object) -> Chart:
+        raise ChartsMissingError("no matplotlib")
+
+    for part in (album.timeline, album.states, album.tails, album.lengths, album.trend):
+        monkeypatch.setattr(part, "draw", lambda *_: Chart("load", "Drawn", "<svg/>", "Fine."))
+    monkeypatch.setattr(album.knee, "draw", broken)
+    review = SimpleNamespace(models=[SimpleNamespace(model_name="m")])
+    charts = album.draw(None, review)["m"]  # type: ignore[arg-type]
+    assert [chart.title for chart in charts].count("Drawn") == 5
+    (lost,) = (chart for chart in charts if chart.title != "Drawn")
+    assert (lost.topic, lost.svg) == ("knee", "")
+    assert "OverflowError" in lost.sentence
+    monkeypatch.setattr(album.knee, "draw", missing)
+    with pytest.raises(ChartsMissingError):
+        album.draw(None, review)  # type: ignore[arg-type]
 
 
 def test_a_review_of_nothing_is_still_a_page() -> None:

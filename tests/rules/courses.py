@@ -67,12 +67,18 @@ def served(server: Server, steps: Sequence[Mapping[str, float]]) -> list[Row]:
 
 
 def text_of(
-    rows: Sequence[Row], alert: str, at: int, folder: Path, which: str = "description", severity: str = ""
+    rows: Sequence[Row],
+    alert: str,
+    at: int,
+    folder: Path,
+    which: str = "description",
+    severity: str = "",
+    rules: Sequence[str] = rulesets.DAEMON,
 ) -> str:
     """An annotation of the one alert of this name that fires."""
     none = {"eval_time": f"{at}s", "alertname": alert, "exp_alerts": []}
     test = {"interval": f"{STEP}s", "input_series": list(rows), "alert_rule_test": [none]}
-    said = promtool_test(document([test], rulesets.DAEMON), folder, "text")
+    said = promtool_test(document([test], rules), folder, "text")
     ours = [part for part in said.split("Labels:{")[1:] if f'severity="{severity}' in part.partition("}")[0]]
     (found,) = re.findall(rf'{which}="((?:[^"\\]|\\.)*)"', "".join(ours))
     return found.replace("\\n", "\n")

@@ -4,8 +4,10 @@ A `Series` says its level in each phase: a gauge's value, or a counter's slope p
 `Case` the compiler makes the seven tests that every alert must pass.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 STEP = 15
@@ -54,6 +56,7 @@ class Case:
     always: bool = False
     other: Mapping[str, str] = field(default_factory=lambda: {"model_name": "mistral", "target": "gpu2:8000"})
     ruleset: str = "default"
+
 
     @property
     def seconds(self) -> int:
@@ -200,13 +203,23 @@ def together(cases: Sequence[Case], of: Callable[[Variant], bool] = lambda _: Tr
     return [*apart, *([simulate("all victims", rows, checks)] if rows else [])]
 
 
-def document(tests: Sequence[Mapping[str, Any]], rules: Sequence[str], step: int = STEP) -> dict[str, Any]:
-    """A promtool test file. Groups run in the order in which they read each other."""
+def document(
+    tests: Sequence[Mapping[str, Any]], rules: Sequence[str], step: int = STEP, *, late: bool = False
+) -> dict[str, Any]:
+    """A promtool test file. Groups run in the order in which they read each other, or ``late`` in the reverse one.
+
+    Then each sees what the one before made one evaluation late, as in a ruler that runs them beside each other.
+    """
+    order = [group for file in ("native.yml", "recording.yml", "alerts.yml") for group in _groups(rules, file)]
     return {
         "rule_files": list(rules),
         "evaluation_interval": f"{step}s",
-        "group_eval_order": [
-            f"vllm_vitals.{name}" for name in ("native", "before", "fleet", "models", "slo", "pages", "tickets", "meta")
-        ],
+        "group_eval_order": order[::-1] if late else order,
         "tests": list(tests),
     }
+
+
+def _groups(rules: Sequence[str], file: str) -> Iterator[str]:
+    for path in (Path(rule) for rule in rules):
+        if path.name == file:
+            yield from re.findall(r"^- name: (\S+)$", path.read_text(encoding="utf-8"), re.MULTILINE)

@@ -145,8 +145,19 @@ def test_every_alert_has_a_runbook_with_all_its_sections_and_no_other() -> None:
     for name in built - {"VLLMSLOBurn", "VLLMTooFewEngines"}:
         text = (RULES / "runbooks" / f"{name}.md").read_text()
         assert [line for line in text.splitlines() if line.startswith("## ")][:4] == [
-            "## Meaning", "## Impact", "## Diagnosis", "## Mitigation",
+            "## Meaning", "## Impact", "## Mitigation", "## Diagnosis",
         ]  # fmt: skip
+
+
+def test_a_runbook_says_how_to_silence_its_alert_and_where_the_gateways_stand() -> None:
+    text = (RULES / "runbooks" / "VLLMStalled.md").read_text()
+    assert "amtool silence add" in text
+    assert "alertname=VLLMStalled model_name=MODEL target=TARGET" in text
+    assert "[HANDLING.md](HANDLING.md)" in text
+    shared = (RULES / "runbooks" / "HANDLING.md").read_text()
+    for gateway in ("LiteLLM", "nginx", "Envoy", "Gateway API inference extension, llm-d", "vLLM production stack"):
+        assert shared.count(f"| {gateway}") == 3, gateway  # to cap, to drain, to shed
+    assert "py-spy dump" in shared
 
 
 def test_no_runbook_advises_a_smaller_cache() -> None:
@@ -165,7 +176,7 @@ def test_every_query_of_the_runbooks_reads_what_exists() -> None:
     ]
     groups = tuple(g for groups in rules(WITH_SLO).values() for g in groups)
     found = lint(WITH_SLO, (*groups, Group("runbooks", tuple(rule))), frozenset(GUIDANCE))
-    assert [f for f in found if f.check != "unused"] == []
+    assert [f for f in found if f.check not in ("unused", "size")] == []
 
 
 def test_every_alert_links_to_a_panel_that_exists() -> None:
@@ -270,7 +281,7 @@ def test_runbooks_print_the_thresholds_of_the_config_and_nothing_unfilled() -> N
     texts = outputs(parse_alerts({"thresholds": {"stall_after": "1m30s", "thrash_repeat_ratio": 0.2}}))
     assert "for 90 seconds nothing moved" in texts["runbooks/VLLMStalled.md"]
     assert "or 20% of the finished requests" in texts["runbooks/VLLMThrashing.md"]
-    books = "\n".join(text for name, text in texts.items() if name.startswith("runbooks/"))
+    books = "\n".join(text for name, text in texts.items() if name.startswith("runbooks/VLLM"))
     prose = re.sub(r"```promql.*?```", "", books, flags=re.DOTALL)
     assert not [line for line in prose.splitlines() if "{" in line or ".. |" in line]
 
@@ -330,11 +341,11 @@ def test_the_linter_finds_nothing_in_a_clean_alert() -> None:
     assert lint(Config(), (Group("g", (_alert(STATE + " == 1"),)),), frozenset({"VLLMStalled"})) == []
 
 
-def test_the_linter_finds_duplicates_unused_recordings_and_long_intervals() -> None:
+def test_the_linter_finds_duplicates_unused_recordings_long_intervals_and_long_groups() -> None:
     one = _alert(STATE + " == 1")
-    group = Group("g", (one, one, Recording("engine:nobody:reads", STATE)), interval=600)
+    group = Group("g", (*[one] * 20, Recording("engine:nobody:reads", STATE)), interval=600)
     checks = {f.check for f in lint(Config(), (group,), frozenset({"VLLMStalled"}))}
-    assert {"duplicate", "unused", "interval"} <= checks
+    assert {"duplicate", "unused", "interval", "size"} <= checks
 
 
 @pytest.mark.parametrize(

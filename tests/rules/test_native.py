@@ -469,15 +469,15 @@ def test_a_ruler_that_sees_its_own_output_late_says_the_same_later(
 ) -> None:
     """Rules in the opposite order read what the others wrote an evaluation ago, as they do in a live vmalert."""
     rules = yaml.safe_load((RULES / "native.yml").read_text())
-    rules["groups"][0]["rules"].reverse()
-    (late := tmp_path / "rules.yml").write_text(yaml.safe_dump(rules))
+    rules["groups"] = [{**group, "rules": group["rules"][::-1]} for group in rules["groups"]]
+    (late := tmp_path / "native.yml").write_text(yaml.safe_dump(rules))
     began = "max(vllm_vitals_state_since_timestamp_seconds) - 1200 < bool 240"
     checks = [
         state_at(1185, State.HEALTHY), *(state_at(at, state) for at in range(1500, 3000, 60)),
         value_at(2985, began, 1), state_at(4200, State.HEALTHY),
     ]  # fmt: skip
     one = {"interval": f"{STEP}s", "input_series": rows({**engine, **up()}, 4200), "promql_expr_test": checks}
-    assert not promtool_test(document([one], [str(late)]), tmp_path, "late")
+    assert not promtool_test(document([one], [str(late)], late=True), tmp_path, "late")
 
 
 def test_prefill_that_starves_decode(tmp_path: Path) -> None:

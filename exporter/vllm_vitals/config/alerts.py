@@ -5,14 +5,15 @@ states are judged by is the file's ``thresholds``, as for the daemon: both produ
 Each limit carries the sentence that says when to move it; the runbooks print the same sentence.
 """
 
+import re
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Literal, NoReturn, get_type_hints
+from typing import Annotated, Literal, NoReturn, TypeVar, get_type_hints
 
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
-from vllm_vitals.config.objectives import Slo
+from vllm_vitals.config.objectives import Availability, Slo
 from vllm_vitals.config.values import (
     SECTION,
     Duration,
@@ -26,6 +27,7 @@ from vllm_vitals.config.values import (
 )
 from vllm_vitals.core.thresholds import Thresholds
 
+_Promise = TypeVar("_Promise", Slo, Availability)
 OpenShare = Annotated[Share, Field(gt=0, lt=1)]
 
 
@@ -35,11 +37,24 @@ def _elsewhere(_: object) -> NoReturn:
     )
 
 
-def _names(slos: tuple[Slo, ...]) -> tuple[Slo, ...]:
+def _names(slos: tuple[_Promise, ...]) -> tuple[_Promise, ...]:
     names = [slo.name for slo in slos]
     if len(set(names)) < len(names):
         raise PydanticCustomError("pair", "two SLOs have the same name; give each its own")
     return slos
+
+
+# What rules set themselves, or an exporter's own series carry.
+_TAKEN = frozenset((
+    "target", "model_name", "engine", "state", "reason", "finished_reason", "le", "job", "instance",
+    "alertname", "severity", "signal", "slo",
+))  # fmt: skip
+
+
+def _free(labels: tuple[str, ...]) -> tuple[str, ...]:
+    if taken := next((name for name in labels if name in _TAKEN), None):
+        raise PydanticCustomError("taken", "{name} has a meaning of its own here; leave it out", {"name": taken})
+    return labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +259,8 @@ class Receiver:
     slack_url_file: str = ""
     slack_channel: str = ""
     pagerduty_key_file: str = ""
+    opsgenie_key_file: str = ""
+    teams_url_file: str = ""  # of a workflow; Alertmanager 0.28 or later
     email: Email | None = None
 
 
@@ -258,6 +275,28 @@ class Receivers:
     watchdog: Receiver = field(default_factory=Receiver)
 
 
+def _time(value: object) -> object:
+    """HH:MM, or 24:00; YAML reads a bare 09:00 as text, and 17:00 as a number of minutes."""
+    if isinstance(value, str) and re.fullmatch(r"([01]\d|2[0-3]):[0-5]\d|24:00", value):
+        return value
+    raise PydanticCustomError("time", 'expected a time such as "09:00", in quotes')
+
+
+_Time = Annotated[str, BeforeValidator(_time)]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkingHours:
+    """When tickets are told; pages always are. Weekdays and their spans as Alertmanager writes them."""
+
+    __pydantic_config__ = SECTION
+
+    start: _Time = "09:00"
+    end: _Time = "17:00"
+    weekdays: tuple[str, ...] = ("monday:friday",)
+    location: str = "UTC"
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """The whole section. Times are seconds."""
@@ -268,8 +307,16 @@ class Config:
     # The file's own ``thresholds``; not a key of this section.
     thresholds: Annotated[Thresholds, BeforeValidator(_elsewhere)] = field(default_factory=Thresholds)
     slos: Annotated[tuple[Slo, ...], AfterValidator(_names)] = ()
+    # Shares of requests that end without an error: {name: answered, share: 0.999}; burn alerts as for the others.
+    availability: Annotated[tuple[Availability, ...], AfterValidator(_names)] = ()
+    # Labels that Prometheus adds as it sends alerts (external_labels): they keep apart what Alertmanager groups and
+    # inhibits, and no rule reads them.
+    external_labels: tuple[LabelName, ...] = ("cluster",)
     batch: Batch = field(default_factory=Batch)
     receivers: Receivers = field(default_factory=Receivers)
+    # When tickets are told: {start: "09:00", end: "17:00", weekdays: ["monday:friday"], location: Europe/Berlin}.
+    # Without it, at once.
+    working_hours: WorkingHours | None = None
     # So many engines of a model must be seen, or it pages: {llama-70b: 3}.
     min_engines: dict[str, Annotated[int, Field(ge=1)]] = field(default_factory=dict)
     # PromQL of how many engines are wanted, as from kube-state-metrics: explains why fewer are seen. Empty: not known.
@@ -278,6 +325,14 @@ class Config:
     severity_labels: dict[Literal["page", "ticket", "none"], LabelName] = field(default_factory=dict)
     # Labels that tell apart victims with the same host:port and model, such as cluster: on every series or none.
     identity_labels: tuple[LabelName, ...] = ()
+    # Labels of a target that describe it and never identify it, such as pod and node: they travel into texts, and with
+    # the alerts of one target into routes.
+    description_labels: Annotated[tuple[LabelName, ...], AfterValidator(_free)] = ()
+    # Labels that all targets of a model share, such as team: they travel with every alert of the model, to route it by.
+    routing_labels: Annotated[tuple[LabelName, ...], AfterValidator(_free)] = ()
+    # PromQL of where targets stand: series with target (and identity labels), and these labels. Beside it, what the
+    # target's own series are labelled with.
+    description_query: str = ""
     # Prometheus' evaluation interval for these groups. Keep it at or below half the hold of the states.
     evaluation_seconds: Annotated[WholeSeconds, Field(ge=5, le=300, alias="evaluation_interval")] = 15
     # How often Prometheus scrapes vLLM, in native mode.
@@ -306,6 +361,26 @@ class Config:
     def model_identity(self) -> tuple[str, ...]:
         """The labels that a model has, all its engines together."""
         return ("model_name", *self.identity_labels)
+
+    @property
+    def describing(self) -> tuple[str, ...]:
+        """The labels that describe a target beside those that identify it."""
+        return tuple(name for name in dict.fromkeys(self.description_labels) if name not in self.identity_labels)
+
+    @property
+    def routing(self) -> tuple[str, ...]:
+        """The labels that route a model's alerts beside those that identify it."""
+        return tuple(name for name in dict.fromkeys(self.routing_labels) if name not in self.identity_labels)
+
+    @property
+    def promises(self) -> tuple[Slo | Availability, ...]:
+        """Everything whose error budget can burn."""
+        return (*self.slos, *self.availability)
+
+    @property
+    def told_apart(self) -> tuple[str, ...]:
+        """The labels beside victims' own that keep alerts apart in Alertmanager."""
+        return (*self.identity_labels, *(name for name in self.external_labels if name not in self.identity_labels))
 
     @property
     def target_identity(self) -> tuple[str, ...]:

@@ -34,6 +34,20 @@ class OutputLength:
     p99: Positive
 
 
+_Name = Annotated[str, matching("[A-Za-z0-9_][A-Za-z0-9_ ./:-]{0,99}", "a name of letters, digits, spaces and _./:-")]
+
+
+@dataclass(frozen=True, slots=True)
+class Availability:
+    """Promise that ``share`` of the requests of models matching ``models`` end without an error of the engine."""
+
+    __pydantic_config__ = SECTION
+
+    name: _Name
+    share: Annotated[Share, Field(gt=0, lt=1)]
+    models: Pattern = ".+"
+
+
 @dataclass(frozen=True, slots=True)
 class Slo:
     """Promise that ``share`` of the requests of models matching ``models`` meet ``indicator`` <= ``seconds``.
@@ -45,7 +59,7 @@ class Slo:
 
     __pydantic_config__ = SECTION
 
-    name: Annotated[str, matching("[A-Za-z0-9_][A-Za-z0-9_ ./:-]{0,99}", "a name of letters, digits, spaces and _./:-")]
+    name: _Name
     indicator: Indicator
     seconds: Annotated[Duration, Field(alias="threshold")]
     share: Annotated[Share, Field(gt=0, lt=1)]

@@ -7,6 +7,7 @@ bytes, and the config inside has passed the daemon's own check.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import yaml
@@ -19,6 +20,7 @@ from vllm_vitals.kubernetes import chart, presets
 from vllm_vitals.kubernetes.objects import Object, Site, everything, placed
 from vllm_vitals.rules import build as rules_build
 from vllm_vitals.rules import routing
+from vllm_vitals.rules.description import of_pods
 from vllm_vitals.rules.formats import object_of, victoria_routes
 from vllm_vitals.rules.model import dump
 
@@ -31,7 +33,7 @@ def outputs(
     site: Site, modes: frozenset[str] = frozenset({"daemon"}), limits: AlertConfig | None = None
 ) -> dict[str, str]:
     """Return every file's name and text. ``limits`` is the alert config that rules and dashboards are built with."""
-    limits = limits or AlertConfig()
+    limits = in_cluster(limits or AlertConfig())
     rules = rules_build.documents(limits, modes, _RULES_OF[site.operator])
     objects = [document for name, document in sorted(rules.items()) if "alertmanager" not in name]
     boards = dashboards_build.as_configmaps(dashboards_build.build(DashboardSite(config=limits)))
@@ -57,6 +59,17 @@ def _routes(site: Site, limits: AlertConfig) -> Object:
         return placed(victoria_routes(routes), site)
     spec = {**chart.alertmanager_spec(routes), "receivers": [{"name": each["name"]} for each in routes["receivers"]]}
     return placed(object_of("monitoring.coreos.com/v1alpha1", "AlertmanagerConfig", "vllm-vitals", spec), site)
+
+
+def in_cluster(config: AlertConfig) -> AlertConfig:
+    """Return the alert config with what every cluster has, where it says nothing itself.
+
+    A model is one of its namespace; pod and node describe a target, as kube-state-metrics knows them.
+    """
+    named = replace(config, identity_labels=config.identity_labels or ("namespace",))
+    if named.description_labels or named.description_query:
+        return named
+    return replace(named, description_labels=("pod", "node"), description_query=of_pods(named))
 
 
 def _file(objects: Iterable[Object]) -> str:

@@ -1,8 +1,8 @@
-"""What the Helm chart takes from the generators, beside the committed rules and dashboards that it links to.
+"""What the Helm chart takes from the generators, beside the committed dashboards that it links to.
 
-Input: the alert config. Output: `alerts-native.yml`, the alerts that need no daemon, `alertmanagerconfig.yml`, routes
-and inhibitions as the spec of an AlertmanagerConfig, and `presets.yml`, the pods of each platform. Invariant: they say
-what alerts/ and `presets` say. The chart adds receivers.
+Input: the alert config of a cluster. Output: the rule files; `alerts-native.yml`, the alerts that need no daemon;
+`alertmanagerconfig.yml`, routes and inhibitions as the spec of an AlertmanagerConfig; and `presets.yml`, the pods of
+each platform. The chart adds receivers.
 """
 
 import re
@@ -14,13 +14,15 @@ from vllm_vitals.rules import build as rules_build
 from vllm_vitals.rules import routing
 from vllm_vitals.rules.model import dump
 
+RULES = ("recording.yml", "alerts.yml", "native.yml")
 _MATCHER = re.compile(r'(?P<name>\w+)(?P<how>=~|!~|!=|=)"(?P<value>[^"]*)"')
 
 
 def outputs(limits: Config, header: str) -> dict[str, str]:
     """Return the texts by file name."""
-    native = rules_build.outputs(limits, frozenset({"native"}))
+    rules, native = rules_build.outputs(limits), rules_build.outputs(limits, frozenset({"native"}))
     return {
+        **{name: rules[name] for name in RULES},
         "alerts-native.yml": native["alerts.yml"],
         "alertmanagerconfig.yml": dump(alertmanager_spec(routing.document(limits)), header),
         "presets.yml": dump(presets.table(), header),

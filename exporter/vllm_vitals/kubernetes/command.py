@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from vllm_vitals.kubernetes.presets import Chosen
 
 # the others only wrap what alerts/ and dashboards/ hold
-COMMITTED = ("vllm-vitals.yml", "chart/alerts-native.yml", "chart/alertmanagerconfig.yml", "chart/presets.yml")
+COMMITTED = (
+    "vllm-vitals.yml", "chart/recording.yml", "chart/alerts.yml", "chart/native.yml", "chart/alerts-native.yml",
+    "chart/alertmanagerconfig.yml", "chart/presets.yml",
+)  # fmt: skip
 
 
 def _labels(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:

@@ -5,7 +5,7 @@ same bytes, and nothing is written that the linter finds fault with.
 """
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
 from vllm_vitals.config.alerts import Config
@@ -16,6 +16,7 @@ from vllm_vitals.rules import (
     baseline_rules,
     boards,
     concurrency,
+    description,
     fleet,
     lost,
     meta,
@@ -30,32 +31,50 @@ from vllm_vitals.rules import (
     ticket,
 )
 from vllm_vitals.rules.formats import FORMATS, Documents
-from vllm_vitals.rules.lint import lint
-from vllm_vitals.rules.model import Group, Recording, dump
+from vllm_vitals.rules.lint import MOST, lint
+from vllm_vitals.rules.model import Alert, Group, Recording, dump
 from vllm_vitals.rules.transforms import PASSES, only_native
 from vllm_vitals.vllm.lookup import family
+
+_SLOW = 60  # s: what changes seldom, or spans hours, need not be evaluated more often
+
+
+def split(name: str, rules_: Sequence[Alert | Recording], interval: int) -> tuple[Group, ...]:
+    """Cut rules into groups of at most `MOST`, in their order; a group reads itself and those before it.
+
+    A ruler that runs groups beside each other sees what the one before made an evaluation late, and is right then.
+    """
+    parts = max(1, -(-len(rules_) // MOST))
+    cuts = [len(rules_) * part // parts for part in range(parts + 1)]
+    names = [name] if parts == 1 else [f"{name}_{part + 1}" for part in range(parts)]
+    return tuple(
+        Group(one, tuple(rules_[start:end]), interval) for one, start, end in zip(names, cuts, cuts[1:], strict=False)
+    )
 
 
 def rules(config: Config, modes: frozenset[str] = frozenset(MODES)) -> dict[str, tuple[Group, ...]]:
     """Return groups by file name without its ending. Without the daemon, alerts that need it are left out."""
     step = config.evaluation_seconds
+    slow = max(step, _SLOW)
     files: dict[str, tuple[Group, ...]] = {
         "recording": (
-            Group("vllm_vitals.before", _before(config, modes), step),
-            Group("vllm_vitals.fleet", fleet.rules(config), step),
-            Group("vllm_vitals.models", (*lost.rules(config), *overload.recordings(config)), step),
-            Group("vllm_vitals.boards.models", boards.models(config), boards.STEP),
-            Group("vllm_vitals.boards.lengths", boards.histograms(config), boards.SLOW_STEP),
-            Group("vllm_vitals.boards.pools", boards.pools(config), boards.STEP),
-            Group("vllm_vitals.boards.daemon", boards.watching(config) if "daemon" in modes else (), boards.STEP),
-            Group("vllm_vitals.slo", slo.recordings(config), step),
+            *split("vllm_vitals.before", _before(config, modes), step),
+            *split("vllm_vitals.models", (*lost.rules(config), *overload.recordings(config)), step),
+            *split("vllm_vitals.slo", slo.recordings(config), step),
+            *split("vllm_vitals.slo_slow", slo.slow_recordings(config), slow),
+            *split("vllm_vitals.fleet", fleet.rules(config), step),
+            *split("vllm_vitals.boards.models", boards.models(config), boards.STEP),
+            *split("vllm_vitals.boards.lengths", boards.histograms(config), boards.SLOW_STEP),
+            *split("vllm_vitals.boards.pools", boards.pools(config), boards.STEP),
+            *split("vllm_vitals.boards.daemon", boards.watching(config) if "daemon" in modes else (), boards.STEP),
+            *split("vllm_vitals.description", description.recordings(config), slow),
         ),
         "alerts": (
-            Group("vllm_vitals.pages", page.alerts(config), step),
-            Group("vllm_vitals.tickets", ticket.alerts(config), step),
-            Group("vllm_vitals.meta", meta.alerts(config), step),
+            *split("vllm_vitals.pages", page.alerts(config), step),
+            *split("vllm_vitals.tickets", ticket.alerts(config), step),
+            *split("vllm_vitals.meta", meta.alerts(config), step),
         ),
-        "native": (Group("vllm_vitals.native", (*native.rules(config), *native_state.rules(config)), step),),
+        "native": split("vllm_vitals.native", (*native.rules(config), *native_state.rules(config)), step),
     }
     if "native" not in modes:
         del files["native"]
@@ -86,6 +105,8 @@ def documents(config: Config, modes: frozenset[str], form: str) -> Documents:
 def outputs(config: Config, modes: frozenset[str] = frozenset(MODES), form: str = "prometheus") -> dict[str, str]:
     """Return every file to write, by path relative to the output directory; ``form`` is one of `FORMATS`."""
     texts = {name: dump(document) for name, document in documents(config, modes, form).items()}
+    if form == "prometheus":
+        texts["alertmanager-routes.yml"] = dump(routing.subtree(config))
     alerts = rules(config, modes)["alerts"]
     return texts | {f"runbooks/{name}": text for name, text in runbook.render(config, alerts).items()}
 

@@ -8,8 +8,7 @@ are samples times the interval, and a state that nobody is in is 0.
 from vllm_vitals.config.alerts import Config
 from vllm_vitals.core.states import State
 from vllm_vitals.rules.model import Recording
-from vllm_vitals.rules.promql import by
-from vllm_vitals.rules.selectors import fold
+from vllm_vitals.rules.promql import by, metric
 
 RANK = "engine:vllm_vitals_state:rank"
 ENGINES = "model:vllm_vitals_state:engines"
@@ -18,11 +17,12 @@ SHOWN = frozenset((RANK, ENGINES))
 
 def rules(config: Config) -> tuple[Recording, ...]:
     """Return both; neither reads the other."""
-    engine = fold(config)
-    each = {state: engine.gauge("state", f'state="{state}"') for state in State}
-    ranks = " or ".join(f"{state.rank} * ({held} == 1)" for state, held in each.items())
-    held = engine.gauge("state", keep=("state",))
+    # The worst of two producers wins: ``min`` folds them, so that only the state that holds is hashed.
+    state = metric("state")
+    ranks = " or ".join(f'{one.rank} * ({state}{{state="{one}"}} == 1)' for one in State)
+    of = by((*config.model_identity, "state"))
+    held = f"count {of} (max {by((*config.identity, 'state'))} ({state} == 1))"
     return (
         Recording(RANK, f"min {by(config.identity)} ({ranks})"),
-        Recording(ENGINES, f"sum {by((*config.model_identity, 'state'))} ({held})"),
+        Recording(ENGINES, f"max {of} ({held} or max {of} ({state}) * 0)"),
     )

@@ -4,17 +4,15 @@ Input: groups by file name, and the whole alertmanager.yml. Output: documents by
 label and a hold are the same in every format.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from vllm_vitals.rules import grafana_managed
-from vllm_vitals.rules.model import Alert, Group, groups_dict
+from vllm_vitals.rules.model import Group, groups_dict
 
 Documents = dict[str, dict[str, Any]]
 Files = Mapping[str, tuple[Group, ...]]
 OPERATOR_API, VICTORIA_API = "monitoring.coreos.com/v1", "operator.victoriametrics.com/v1beta1"
-MIMIR_RULES = 20  # of a group: ruler_max_rules_per_rule_group, by default
 LABELS = {"app.kubernetes.io/name": "vllm-vitals"}
 
 
@@ -47,20 +45,9 @@ def victoria_routes(routes: dict[str, Any]) -> dict[str, Any]:
 
 def _mimir(files: Files, routes: dict[str, Any]) -> Documents:
     rules = {
-        f"{name}.yml": {"namespace": f"vllm-vitals-{name}", **groups_dict(tuple(_within_limit(groups)))}
-        for name, groups in files.items()
+        f"{name}.yml": {"namespace": f"vllm-vitals-{name}", **groups_dict(groups)} for name, groups in files.items()
     }
     return {**rules, "alertmanager.yml": routes}
-
-
-def _within_limit(groups: tuple[Group, ...]) -> Iterator[Group]:
-    """Yield groups of alerts in parts that Mimir's default limit allows; records read each other and stay whole."""
-    for group in groups:
-        if not all(isinstance(rule, Alert) for rule in group.rules) or len(group.rules) <= MIMIR_RULES:
-            yield group
-            continue
-        for number, first in enumerate(range(0, len(group.rules), MIMIR_RULES), start=1):
-            yield replace(group, name=f"{group.name}.{number}", rules=group.rules[first : first + MIMIR_RULES])
 
 
 def _grafana(files: Files, routes: dict[str, Any]) -> Documents:

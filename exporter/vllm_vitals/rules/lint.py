@@ -14,6 +14,7 @@ import promql_parser as pq
 from vllm_vitals.catalog import METRICS, Kind
 from vllm_vitals.config.alerts import Config
 from vllm_vitals.rules import boards
+from vllm_vitals.rules.description import labels_of
 from vllm_vitals.rules.fleet import SHOWN
 from vllm_vitals.rules.model import Alert, Group, Recording, Severity
 from vllm_vitals.rules.text import scope_labels
@@ -37,6 +38,7 @@ _HISTOGRAMS = {m.full_name for m in METRICS if m.kind is Kind.HISTOGRAM}
 _GAUGES = {m.full_name for m in METRICS if m.kind is Kind.GAUGE}
 _LABELS = {m.full_name: set(m.all_labels) for m in METRICS}
 _MAX_INTERVAL = 300
+MOST = 20  # rules a group, as Mimir has it by default
 _MOST_QUERIES = 3
 # Neither ours nor vLLM's engines': what Prometheus and the HTTP server say.
 _OTHERS = {"up", f"{HTTP_REQUESTS}_total"} | {
@@ -101,6 +103,8 @@ def matchers_of(selector: Any) -> list[tuple[str, str, str]]:
 def _group(group: Group) -> Iterator[Finding]:
     if group.interval > _MAX_INTERVAL:
         yield Finding(group.name, "interval", "above 5 minutes series go stale between evaluations: shorten it")
+    if len(group.rules) > MOST:
+        yield Finding(group.name, "size", f"{len(group.rules)} rules: rulers hold {MOST} a group, cut it")
 
 
 def _duplicates(groups: tuple[Group, ...]) -> Iterator[Finding]:
@@ -192,7 +196,8 @@ def _selector(config: Config, node: Any, parents: tuple[Any, ...], recorded: set
     base = re.sub(r"_(bucket|sum|count)$", "", series)
     ours = series in _LABELS or base in _HISTOGRAMS
     raw = series.startswith(config.spellings) and is_known(stem(series))
-    if not (ours or raw or series in recorded or series in _OTHERS or series in config.desired_replicas):
+    given = config.desired_replicas + config.description_query
+    if not (ours or raw or series in recorded or series in _OTHERS or series in given):
         yield "unknown", f"nothing records or serves {series}"
     if (
         (series in _COUNTERS or base in _HISTOGRAMS)
@@ -204,7 +209,7 @@ def _selector(config: Config, node: Any, parents: tuple[Any, ...], recorded: set
         yield "gauge", f"{series} is a gauge: rate() of it means nothing"
     labels = _LABELS.get(series) or (_LABELS[base] | {"le"} if base in _HISTOGRAMS else None)
     for label, op, value in matchers_of(node):
-        if labels is not None and label not in labels | set(config.identity_labels):
+        if labels is not None and label not in labels | {*config.identity_labels, *config.describing, *config.routing}:
             yield "label", f"{series} has no label {label}"
         if op in {"Re", "NotRe"} and not re.search(r"[|.*+?()\[\]\\^$]", value):
             yield "regexp", f"{label}: {value} is no pattern: use = or !="
@@ -253,7 +258,7 @@ def _alert(config: Config, alert: Alert, runbooks: frozenset[str]) -> list[Findi
     for text in _texts(alert):
         if (asked := text.count("| query }}")) > _MOST_QUERIES:
             note("queries", f"{asked} queries in one annotation are asked at every evaluation: at most {_MOST_QUERIES}")
-    allowed = {*scope_labels(config, alert.scope), *alert.labels, *_kept(alert)}
+    allowed = {*scope_labels(config, alert.scope), *alert.labels, *_kept(alert), *labels_of(config, alert)}
     used = set(re.findall(r"\$labels\.(\w+)", " ".join(_texts(alert))))
     found += [Finding(alert.name, "template", f"label {x} is not in the output") for x in sorted(used - allowed)]
     return found + list(_queries(alert))

@@ -7,6 +7,7 @@ wait passes the objective, is a page. No record reads itself (see `native_memory
 
 from vllm_vitals.config.alerts import Config
 from vllm_vitals.core.states import State
+from vllm_vitals.rules.description import described
 from vllm_vitals.rules.model import Recording, Scope
 from vllm_vitals.rules.presence import DOWN
 from vllm_vitals.rules.promql import by, metric, number, on
@@ -77,10 +78,10 @@ def drowning(config: Config) -> str:
     return f"min_over_time({SURVIVORS_WAIT}{window}) > {number(config.limits.ttft_objective_seconds)}"
 
 
-def victims(*states: State, number_of: int = 5) -> str:
+def victims(config: Config, *states: State, number_of: int = 5) -> str:
     """Return PromQL of the worst victims of a model, most requests first; ``&`` stands for the model's matchers."""
     which = "|".join(states)
     bad = f'max by (target, engine, state) ({metric("state")}{{&,state=~"{which}"}}) == 1'
     work = "max by (target, engine) (engine:vllm_vitals_work:requests{&})"
     present = f"({bad}) * 0 + on (target, engine) group_left () {work}"
-    return f"topk({number_of}, {present} or ({bad}) * 0)"
+    return described(config, f"topk({number_of}, {present} or ({bad}) * 0)")

@@ -186,10 +186,12 @@ def _verdict(config: Config) -> tuple[Recording, ...]:
         (State.UNKNOWN, _SEEN),
     )
     chosen = " or ".join(f"(max {identity} ({condition})) * 0 + {state.rank}" for state, condition in conditions)
+    # one rule for all states, since rulers hold few rules a group
+    states = (f'label_replace({_RANK} == bool {state.rank}, "state", "{state}", "", "")' for state in State)
     return (
         # Windows outlive an engine that has gone; its state does not.
         Recording(_RANK, f"({chosen}) and {on(config.identity)} {_SEEN}"),
-        *(Recording(metric("state"), f"{_RANK} == bool {state.rank}", {"state": str(state)}) for state in State),
+        Recording(metric("state"), " or ".join(states)),
         changed(config, _CHANGED, _RANK),
         Recording(
             metric("state_since_timestamp_seconds"),

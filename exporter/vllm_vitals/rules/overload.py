@@ -7,6 +7,7 @@ the option turns it off. A queue that fell by a tenth meanwhile is a benchmark t
 from vllm_vitals.config.alerts import Config
 from vllm_vitals.config.objectives import HISTOGRAM_OF
 from vllm_vitals.rules import lost, raw, slo
+from vllm_vitals.rules.description import described, said
 from vllm_vitals.rules.model import Alert, Recording, Scope, Severity
 from vllm_vitals.rules.promql import by, number, on
 from vllm_vitals.rules.selectors import but_batch, fold, interactive
@@ -54,8 +55,10 @@ def overload(config: Config) -> tuple[Alert, ...]:
         ("engines of the model", f"max({lost.ENGINES}{{&}})", "count"),
     )
     queues = (
-        "topk(5, max by (target, engine) (engine:vllm_vitals_waiting:requests{&}) > 0)",
-        "{{ .Labels.target }}{{ with .Labels.engine }} engine {{ . }}{{ end }} ({{ .Value | printf `%.0f` }})",
+        described(config, "topk(5, max by (target, engine) (engine:vllm_vitals_waiting:requests{&}) > 0)"),
+        "{{ .Labels.target }}{{ with .Labels.engine }} engine {{ . }}{{ end }}"
+        + said(config, ".Labels")
+        + " ({{ .Value | printf `%.0f` }})",
         "not known",
     )
     return (

@@ -10,6 +10,7 @@ from vllm_vitals.config.values import duration_text
 from vllm_vitals.core.states import State
 from vllm_vitals.rules import lost, presence, slo
 from vllm_vitals.rules.concurrency import CAP, RATE, RATE_BEFORE
+from vllm_vitals.rules.description import described, said
 from vllm_vitals.rules.model import Alert, Scope, Severity
 from vllm_vitals.rules.overload import overload
 from vllm_vitals.rules.promql import by, metric, number, on
@@ -34,11 +35,11 @@ def alerts(config: Config) -> tuple[Alert, ...]:
     return (*own, *overload(config), *burns, _thrashing(config, patient))
 
 
-def _worst(*states: State) -> str:
+def _worst(config: Config, *states: State) -> str:
     """Name the worst victims, with their requests; one query."""
-    engine = "{{ .Labels.target }}{{ with .Labels.engine }} engine {{ . }}{{ end }}"
+    engine = "{{ .Labels.target }}{{ with .Labels.engine }} engine {{ . }}{{ end }}" + said(config, ".Labels")
     shown = f"{engine} ({{{{ .Labels.state }}}}, {{{{ .Value | {COUNT} }}}} requests)"
-    return f"Worst first: {each(lost.victims(*states), shown, 'not known any more')}.\n"
+    return f"Worst first: {each(lost.victims(config, *states), shown, 'not known any more')}.\n"
 
 
 def _survivors(config: Config) -> tuple[str, str, str]:
@@ -111,7 +112,7 @@ def _death_spiral(config: Config) -> Alert:
         f"DO NOW, no restart: cap concurrency of each of them at the gateway at {cap}; shed or postpone batch work; "
         f"add "
         "a replica if you have one. It works if preemptions/s fall to 0 within two minutes.\n"
-        f"{_worst(spiral)}{facts(*rows)}"
+        f"{_worst(config, spiral)}{facts(*rows)}"
         "Not known: client disconnects; a spiral without tokens or finished requests shows no R.",
         f"the state has held for {duration_words(limits.hold)} before it is said",
     )  # fmt: skip
@@ -136,7 +137,7 @@ def _stalled(config: Config) -> Alert:
         "DO NOW: drain them at the gateway; capture one (py-spy dump of its EngineCore process, the last log lines); "
         "restart them. No knob helps against a hang. If all of it waits deferred, check remote KV transfer, LoRA and "
         "grammar first.\n"
-        f"{_worst(mine)}{facts(*rows)}"
+        f"{_worst(config, mine)}{facts(*rows)}"
         "Not known: whether the GPU is busy; whether clients gave up. Gauges frozen after a mass disconnect read the "
         "same: compare with the gateway's requests in flight.",
         f"the state itself needs {stall} without any progress",
@@ -170,7 +171,7 @@ def _failing(config: Config) -> Alert:
         "before, so status codes at the gateway may look well.\n"
         "DO NOW: drain them at the gateway, so that retries reach engines that work; read the last error lines of one "
         "log; roll back what changed last (image, weights, flags, LoRA); restart one and send it a request by hand.\n"
-        f"{_worst(mine)}{facts(*rows)}"
+        f"{_worst(config, mine)}{facts(*rows)}"
         "Not known: why. Errors inside the engine and 5xx of the server are counted apart; where only 5xx rise, the "
         "first two numbers are small or absent.",
         f"the share of errors has held for {duration_words(limits.hold)} before it is said",
@@ -206,7 +207,7 @@ def _capacity(config: Config) -> Alert:
         + f"{_NUMBER} engine(s) of {_MODEL} are down, stalled, failing or in a death spiral.\n"
         "DO NOW: cap or shed load at the gateway to what the others can serve; then bring engines back, those that are "
         "down first: read the exit reason in their logs, and a shared cause (node, network, weights volume, rollout).\n"
-        f"{_worst(*which)}{facts(*rows)}"
+        f"{_worst(config, *which)}{facts(*rows)}"
         "Not known: why. vLLM may exit with code 0 after its engine died.",
         "vllm-vitals-overview:State of each engine",
         keep=slo.KEEP,
@@ -232,6 +233,7 @@ def _unavailable(config: Config) -> Alert:
     remembered = f'label_replace(max by (target, engine) ({presence.DOWN}{{&}}) == 1, "state", "{State.DOWN}", "", "")'
     causes = f"count by (state) ({states} or {remembered})"
     servers = f'{metric("state")}{{&,state=~"{presence.CANNOT_SERVE}"}} == 1 or {presence.DOWN}{{&}} == 1'
+    shown = "{{ .Labels.target }}" + said(config, ".Labels")
     rows = (
         (
             f"time without service in the last {duration_words(window)} (threshold: {duration_words(limit)} "
@@ -256,7 +258,7 @@ def _unavailable(config: Config) -> Alert:
         "lines of each server (exit reason, out of memory, failed weight load); restart one and watch it load. Paused "
         "on purpose: POST /resume. In a crash loop: keep it out of the gateway until it stays up.\n"
         f"{facts(*rows)}"
-        + f"Servers: {each(f'topk(5, count by (target) ({servers}))', '{{ .Labels.target }}', 'unknown')}.\n"
+        + f"Servers: {each(described(config, f'topk(5, count by (target) ({servers}))'), shown, 'unknown')}.\n"
         "Not known: why. vLLM may exit with code 0 after its engine died. A model scaled to zero on purpose does not "
         "page.",
         dashboard="vllm-vitals-overview:State of each engine",
@@ -291,7 +293,7 @@ def _thrashing(config: Config, patient: tuple[str, ...]) -> Alert:
     growing = f"({_wait_grows(config, patient)})"
     half = f"{metric('expected_wait_seconds')}{{&}}[{rise // 2}s]"
     earlier, later = f"max(avg_over_time({half} offset {rise // 2}s))", f"max(avg_over_time({half}))"
-    burns = [f"{on(config.model_identity)} {slo.burning(config, s, Severity.PAGE, *patient)}" for s in config.slos]
+    burns = [f"{on(config.model_identity)} {slo.burning(config, s, Severity.PAGE, *patient)}" for s in config.promises]
     thrashing = f"({in_state(config, State.THRASHING, State.DEATH_SPIRAL, matchers=patient)} {but_batch(config)})"
     harmed = " or ".join([f"({thrashing} and {identity} {growing})", *(f"({thrashing} and {burn})" for burn in burns)])
     rows = (
@@ -325,7 +327,7 @@ def _thrashing(config: Config, patient: tuple[str, ...]) -> Alert:
         f"DO NOW, no restart: cap concurrency of each of them at the gateway at {cap}; shed or postpone batch work; "
         f"add "
         "a replica if you have one. It works if preemptions/s fall to 0 within two minutes.\n"
-        f"{_worst(State.DEATH_SPIRAL, State.THRASHING)}{facts(*rows)}"
+        f"{_worst(config, State.DEATH_SPIRAL, State.THRASHING)}{facts(*rows)}"
         "Not known: client disconnects.",
         dashboard="vllm-vitals-overview:State of each engine",
     )

@@ -1,7 +1,8 @@
 """Alertmanager: who hears of what, when, and which alert silences which.
 
-Input: config. Output: the whole alertmanager.yml as data. The root receiver is tickets, never nobody: a severity that
-no route knows still arrives. With no receiver configured the file is valid and alerts are seen in Alertmanager alone.
+Input: config. Output: the whole alertmanager.yml as data, or the subtree that an existing one takes in. The root
+receiver is tickets, never nobody: a severity that no route knows still arrives. With no receiver configured the file is
+valid and alerts are seen in Alertmanager alone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,8 @@ from vllm_vitals.config.alerts import Config, Receiver
 from vllm_vitals.rules.model import Severity
 
 PAGER, TICKETS, WATCHDOG = "pager", "tickets", "watchdog"
+WORKING_HOURS = "working-hours"
+_OURS = 'alertname=~"VLLM.+"'
 RECEIVERS = {Severity.PAGE: PAGER, Severity.TICKET: TICKETS, Severity.NONE: WATCHDOG}
 
 
@@ -78,27 +81,80 @@ def inhibitions(config: Config) -> tuple[Inhibition, ...]:
 
 def document(config: Config) -> dict[str, Any]:
     """alertmanager.yml."""
-    receivers = config.receivers
     return {
-        "route": {
-            "receiver": TICKETS,
-            "group_by": ["alertname", "model_name", *config.identity_labels],
-            "group_wait": "30s",
-            "group_interval": "5m",
-            "repeat_interval": "1d",
-            "routes": [
-                _route(config, Severity.PAGE, group_wait="10s", repeat_interval="4h"),
-                _route(config, Severity.TICKET),
-                _route(config, Severity.NONE, group_wait="0s", group_interval="1m", repeat_interval="5m"),
-            ],
-        },
+        "route": {**_root(config), "routes": _routes(config)},
         "inhibit_rules": [_ladder(config), *(_inhibit(config, rule) for rule in inhibitions(config))],
-        "receivers": [
-            _receiver(PAGER, receivers.pager),
-            _receiver(TICKETS, receivers.tickets),
-            _receiver(WATCHDOG, receivers.watchdog),
-        ],
+        "receivers": _receivers(config),
+        **_time_intervals(config),
     }
+
+
+def subtree(config: Config) -> dict[str, Any]:
+    """Return the same for an alertmanager.yml that serves others too: it touches only alerts of ours.
+
+    Lists are to be appended to those that are there; names have a prefix, so that none is taken.
+    """
+
+    def prefixed(name: str) -> str:
+        return f"vllm-vitals-{name}"
+
+    whole = document(config)
+    named = [{**route, "receiver": prefixed(route["receiver"])} for route in whole["route"]["routes"]]
+    if config.working_hours is not None:
+        named[1] = {**named[1], "active_time_intervals": [prefixed(WORKING_HOURS)]}
+    mine = {
+        "receiver": prefixed(TICKETS),
+        "matchers": [_OURS],
+        **{k: v for k, v in _root(config).items() if k != "receiver"},
+    }
+    ladder = {side: [_OURS, *_ladder(config)[side]] for side in ("source_matchers", "target_matchers")}
+    intervals = {
+        key: [{**one, "name": prefixed(one["name"])} for one in given] for key, given in _time_intervals(config).items()
+    }
+    return {
+        "route": {"routes": [{**mine, "routes": named}]},
+        "inhibit_rules": [{**_ladder(config), **ladder}, *whole["inhibit_rules"][1:]],
+        "receivers": [{**receiver, "name": prefixed(receiver["name"])} for receiver in whole["receivers"]],
+        **intervals,
+    }
+
+
+def _root(config: Config) -> dict[str, Any]:
+    return {
+        "receiver": TICKETS,
+        "group_by": ["alertname", "model_name", *config.told_apart],
+        "group_wait": "30s",
+        "group_interval": "5m",
+        "repeat_interval": "1d",
+    }
+
+
+def _routes(config: Config) -> list[dict[str, Any]]:
+    hours: dict[str, Any] = {"active_time_intervals": [WORKING_HOURS]} if config.working_hours is not None else {}
+    return [
+        _route(config, Severity.PAGE, group_wait="10s", repeat_interval="4h"),
+        {**_route(config, Severity.TICKET), **hours},
+        _route(config, Severity.NONE, group_wait="0s", group_interval="1m", repeat_interval="5m"),
+    ]
+
+
+def _receivers(config: Config) -> list[dict[str, Any]]:
+    receivers = config.receivers
+    return [
+        _receiver(PAGER, receivers.pager),
+        _receiver(TICKETS, receivers.tickets),
+        _receiver(WATCHDOG, receivers.watchdog),
+    ]
+
+
+def _time_intervals(config: Config) -> dict[str, Any]:
+    """Return when tickets are told, where it is said; what comes outside of it is told when it begins."""
+    hours = config.working_hours
+    if hours is None:
+        return {}
+    span = {"start_time": hours.start, "end_time": hours.end}
+    interval = {"times": [span], "weekdays": list(hours.weekdays), "location": hours.location}
+    return {"time_intervals": [{"name": WORKING_HOURS, "time_intervals": [interval]}]}
 
 
 def _route(config: Config, severity: Severity, **times: str) -> dict[str, Any]:
@@ -110,7 +166,7 @@ def _ladder(config: Config) -> dict[str, Any]:
     return {
         "source_matchers": _of(config, Severity.PAGE),
         "target_matchers": _of(config, Severity.TICKET),
-        "equal": ["alertname", *config.model_identity, "slo"],
+        "equal": ["alertname", "model_name", *config.told_apart, "slo"],
     }
 
 
@@ -122,7 +178,7 @@ def _inhibit(config: Config, rule: Inhibition) -> dict[str, Any]:
     return {
         "source_matchers": [_names(rule.sources), *_of(config, rule.source_severity)],
         "target_matchers": [_names(rule.targets), *_of(config, rule.target_severity)],
-        "equal": list(rule.equal),
+        "equal": list(dict.fromkeys((*rule.equal, *config.external_labels))),
     }
 
 
@@ -141,6 +197,10 @@ def _receiver(name: str, receiver: Receiver) -> dict[str, Any]:
         out["slack_configs"] = [_slack(receiver)]
     if receiver.pagerduty_key_file:
         out["pagerduty_configs"] = [_pagerduty(receiver)]
+    if receiver.opsgenie_key_file:
+        out["opsgenie_configs"] = [_opsgenie(receiver)]
+    if receiver.teams_url_file:
+        out["msteamsv2_configs"] = [_teams(receiver)]
     if receiver.email is not None:
         out["email_configs"] = [_email(receiver)]
     return out
@@ -167,6 +227,17 @@ def _slack(receiver: Receiver) -> dict[str, Any]:
 
 def _pagerduty(receiver: Receiver) -> dict[str, Any]:
     return {"routing_key_file": receiver.pagerduty_key_file, "description": _SUBJECT, "details": {"text": _BODY}}
+
+
+def _opsgenie(receiver: Receiver) -> dict[str, Any]:
+    return {
+        "api_key_file": receiver.opsgenie_key_file, "message": _SUBJECT, "description": _BODY, "send_resolved": True,
+    }  # fmt: skip
+
+
+def _teams(receiver: Receiver) -> dict[str, Any]:
+    """Return a workflow's webhook, which Alertmanager knows from 0.28 on."""
+    return {"webhook_url_file": receiver.teams_url_file, "send_resolved": True, "title": _SUBJECT, "text": _BODY}
 
 
 def _email(receiver: Receiver) -> dict[str, Any]:

@@ -1,12 +1,13 @@
 """Service-level objectives: shares of good requests, and burn alerts over several windows.
 
-Input: `Config.slos`. Output: recordings of good and total requests per model, and the burn rules. Windows and factors
-are the Google SRE workbook's (chapter 5): a page needs the long and the short window both burning, so it starts soon
-and stops soon. A request that never got its first token is in no histogram: stalls are the state's to find.
+Input: `Config.slos` and `availability`. Output: recordings of good and total requests per model, and the burn rules.
+Windows and factors are the Google SRE workbook's (chapter 5): a page needs the long and the short window both burning,
+so it starts soon and stops soon. A request that never got its first token is in no histogram: stalls are the state's to
+find.
 """
 
 from vllm_vitals.config.alerts import Config
-from vllm_vitals.config.objectives import HISTOGRAM_OF, OutputLength, Slo
+from vllm_vitals.config.objectives import HISTOGRAM_OF, Availability, OutputLength, Slo
 from vllm_vitals.config.values import duration_text
 from vllm_vitals.rules import raw
 from vllm_vitals.rules.model import Alert, Recording, Scope, Severity
@@ -29,7 +30,7 @@ WINDOWS = (
     (Severity.TICKET, 86400, 7200, 3.0, "10 %"),
     (Severity.TICKET, 259200, 21600, 1.0, "10 %"),
 )
-_SHORT = 300
+_SHORT, _FAST = 300, 3600
 _RARE = 1800  # s: one request in half an hour still says how it goes
 _LEAST_BAD = 10  # bad requests in the long window; seven of a young model prove nothing
 KEEP = 600  # a page outlasts a pause of its incident, and a restart of the exporter
@@ -39,6 +40,25 @@ GOOD, TOTAL = "model:vllm_vitals_slo_good:rate5m", "model:vllm_vitals_slo_total:
 def burn(window: int) -> str:
     """Return the record of how fast the budget burns over ``window`` seconds (1 is just sustainable)."""
     return f"model:vllm_vitals_slo_burn:ratio{duration_text(window)}"
+
+
+def bad(window: int) -> str:
+    """Return the record of the requests that missed the objective within ``window`` seconds."""
+    return f"model:vllm_vitals_slo_bad:requests{duration_text(window)}"
+
+
+def requests(window: int) -> str:
+    """Return the record of all requests within ``window`` seconds."""
+    return f"model:vllm_vitals_slo:requests{duration_text(window)}"
+
+
+def _ended(config: Config, slo: Availability, which: str) -> str:
+    """Return requests/s that ended for ``which`` reasons, from series that both producers make."""
+    reasons, models = f"finished_reason{which}", f'model_name=~"{slo.models}"'
+    ended = Fold(config.identity, config.evaluation_seconds).rate(
+        "responses_total", reasons, models, seconds=_SHORT, keep=("finished_reason",)
+    )
+    return f"sum {by(config.model_identity)} ({ended} {but_batch(config)})"
 
 
 def _per_model(config: Config, slo: Slo, le: str) -> str:
@@ -63,51 +83,81 @@ def bucket(value: float | None) -> str:
 
 
 def recordings(config: Config) -> tuple[Recording, ...]:
-    """Good and total rates, and from them the burn over every window, weighted by traffic."""
-    step = config.evaluation_seconds
+    """Good and total rates, and from them the burn over every window up to an hour, weighted by traffic."""
     rules: list[Recording] = []
-    for slo in config.slos:
+    for slo in config.promises:
         labels = {"slo": slo.name}
-        rules.append(Recording(GOOD, _per_model(config, slo, bucket(slo.seconds)), labels))
-        rules.append(Recording(TOTAL, _per_model(config, slo, bucket(None)), labels))
-        for window in sorted({w for _, long, short, _, _ in WINDOWS for w in (long, short)}):
-            span = Fold((), step).range(window)
-            mine = f'{{slo="{slo.name}"}}'
-            good, total = f"avg_over_time({GOOD}{mine}{span})", f"avg_over_time({TOTAL}{mine}{span})"
-            budget = number(round(1 - slo.share, 9))
-            rules.append(Recording(burn(window), f"(1 - {good} / ({total} > 0)) / {budget}"))
+        if isinstance(slo, Availability):
+            good, every = _ended(config, slo, '!~"error|abort"'), _ended(config, slo, '!="abort"')
+        else:
+            good, every = _per_model(config, slo, bucket(slo.seconds)), _per_model(config, slo, bucket(None))
+        rules.append(Recording(GOOD, good, labels))
+        rules.append(Recording(TOTAL, every, labels))
+        rules += (_burn(config, slo, window) for window in _all_windows() if window <= _FAST)
     return tuple(rules)
 
 
-def _all(mine: str, over: str, step: int) -> str:
-    return f"(sum_over_time({TOTAL}{{{mine}}}{over}) * {step})"
+def slow_recordings(config: Config) -> tuple[Recording, ...]:
+    """Burns over longer windows, and the requests in the long ones: samples of hours, so not at every evaluation."""
+    rules: list[Recording] = []
+    for slo in config.promises:
+        mine = f'{{slo="{slo.name}"}}'
+        rules += (_burn(config, slo, window) for window in _all_windows() if window > _FAST)
+        for window in sorted({long for _, long, _, _, _ in WINDOWS}):
+            over = Fold((), config.evaluation_seconds).range(window)
+            every, good = f"sum_over_time({TOTAL}{mine}{over})", f"sum_over_time({GOOD}{mine}{over})"
+            rules.append(Recording(requests(window), f"{every} * {config.evaluation_seconds}", {"slo": slo.name}))
+            rules.append(Recording(bad(window), f"({every} - {good}) * {config.evaluation_seconds}", {"slo": slo.name}))
+    return tuple(rules)
 
 
-def burning(config: Config, slo: Slo, severity: Severity, *matchers: str) -> str:
+def _all_windows() -> list[int]:
+    return sorted({w for _, long, short, _, _ in WINDOWS for w in (long, short)})
+
+
+def _burn(config: Config, slo: Slo | Availability, window: int) -> Recording:
+    mine, span = f'{{slo="{slo.name}"}}', Fold((), config.evaluation_seconds).range(window)
+    good, total = f"avg_over_time({GOOD}{mine}{span})", f"avg_over_time({TOTAL}{mine}{span})"
+    spent = f"(1 - {good} / ({total} > 0)) / {number(round(1 - slo.share, 9))}"
+    return Recording(burn(window), spent, {"slo": slo.name})
+
+
+def burning(config: Config, slo: Slo | Availability, severity: Severity, *matchers: str) -> str:
     """Models that burn this SLO in both windows of any pair of this severity, with enough requests to judge."""
     mine = ",".join((f'slo="{slo.name}"', *matchers))
     least = number(round(config.limits.slo_samples / _SHORT, 9))
-    step = config.evaluation_seconds
     pairs = []
     for level, long, short, factor, _ in WINDOWS:
         if level is not severity:
             continue
-        over = Fold((), step).range(long)
-        bad = f"(sum_over_time({TOTAL}{{{mine}}}{over}) - sum_over_time({GOOD}{{{mine}}}{over})) * {step}"
-        both = f"{burn(long)}{{{mine}}} > {number(factor)} and {bad} >= {_LEAST_BAD}"
+        missed, every = f"{bad(long)}{{{mine}}}", f"{requests(long)}{{{mine}}}"
+        both = f"{burn(long)}{{{mine}}} > {number(factor)} and {missed} >= {_LEAST_BAD}"
         enough = f"avg_over_time({TOTAL}{{{mine}}}[{duration_text(short)}]) * {number(short / _SHORT)} >= {least}"
         pairs.append(f"({both} and {burn(short)}{{{mine}}} > {number(factor)} and {enough})")
         # Where requests are rare the short window is empty now and then: what it said last counts.
         last = f"last_over_time({burn(short)}{{{mine}}}[{duration_text(max(short, _RARE))}])"
-        pairs.append(f"({both} and {last} > {number(factor)} and {bad} >= 0.9 * {_all(mine, over, step)})")
+        pairs.append(f"({both} and {last} > {number(factor)} and {missed} >= 0.9 * {every})")
     return f"max {by((*config.model_identity, 'slo'))} ({' or '.join(pairs)})"
 
 
 def alerts(config: Config, *patient: str) -> tuple[Alert, ...]:
     """Return one alert per SLO and severity; ``patient`` are matchers that leave batch services out."""
     return tuple(
-        _alert(config, slo, severity, patient) for slo in config.slos for severity in (Severity.PAGE, Severity.TICKET)
+        _alert(config, slo, severity, patient)
+        for slo in config.promises
+        for severity in (Severity.PAGE, Severity.TICKET)
     )
+
+
+def _promised(slo: Slo | Availability) -> tuple[str, str]:
+    """Return the promise in words, and what it assumes."""
+    if isinstance(slo, Availability):
+        return (
+            f"{percent(slo.share)} of requests end without an error",
+            "Requests that never reached an engine are not counted.",
+        )
+    words = f"{percent(slo.share)} of requests with a {WORDS[slo.indicator]} of at most {number(slo.seconds)} s"
+    return words, _promised_for(slo.output_tokens)
 
 
 def _promised_for(length: OutputLength | None) -> str:
@@ -116,9 +166,8 @@ def _promised_for(length: OutputLength | None) -> str:
     return f"It was promised for outputs of {number(length.mean)} tokens on average, p99 {number(length.p99)}."
 
 
-def _alert(config: Config, slo: Slo, severity: Severity, patient: tuple[str, ...]) -> Alert:
-    promise = f"{percent(slo.share)} of requests with a {WORDS[slo.indicator]} of at most {number(slo.seconds)} s"
-    length = _promised_for(slo.output_tokens)
+def _alert(config: Config, slo: Slo | Availability, severity: Severity, patient: tuple[str, ...]) -> Alert:
+    promise, length = _promised(slo)
     mine = f'&,slo="{slo.name}"'
     length_now = f"max({metric('output_tokens_mean')}{{&}})"
     states = f'count by (state) (max by (target, engine, state) ({metric("state")}{{&,state!~"healthy|idle"}}) == 1)'

@@ -1,6 +1,6 @@
 """What cuts across all rules, as functions from rules to rules, applied in the order of `PASSES`.
 
-Each takes and returns groups and touches one thing: labels, runbook link, dashboard link, producers, order.
+Each takes and returns groups and touches one thing: labels, description, links, producers, order.
 """
 
 from collections.abc import Callable
@@ -10,6 +10,7 @@ from vllm_vitals.catalog import METRICS
 from vllm_vitals.config.alerts import Config
 from vllm_vitals.core.states import State
 from vllm_vitals.dashboards import links
+from vllm_vitals.rules import description
 from vllm_vitals.rules.baseline_rules import TROUBLE
 from vllm_vitals.rules.lint import metrics_of
 from vllm_vitals.rules.model import Alert, Group, Recording, Scope, Severity
@@ -32,6 +33,17 @@ def add_labels(config: Config, groups: Groups) -> Groups:
         team = {"team": config.team} if config.team else {}
         severity = config.severity_label(alert.severity)
         return replace(alert, labels={"severity": severity, "signal": alert.signal, **team, **alert.labels})
+
+    return _each(groups, change)
+
+
+def add_description(config: Config, groups: Groups) -> Groups:
+    """Say where the victim stands: labels to route by, and for one target its pod and node in the first line."""
+
+    def change(alert: Alert) -> Alert:
+        where = description.said(config, "$labels") if "target" in scope_labels(config, alert.scope) else ""
+        summary = f"{alert.summary.removesuffix('.')}{where}." if where else alert.summary
+        return replace(alert, expr=description.joined(config, alert), summary=summary)
 
     return _each(groups, change)
 
@@ -92,4 +104,4 @@ def sort_alerts(_: Config, groups: Groups) -> Groups:
     return tuple(replace(g, rules=tuple(sorted(g.rules, key=key))) for g in groups)
 
 
-PASSES: tuple[Pass, ...] = (add_labels, add_runbook, add_dashboard, sort_alerts)
+PASSES: tuple[Pass, ...] = (add_labels, add_description, add_runbook, add_dashboard, sort_alerts)

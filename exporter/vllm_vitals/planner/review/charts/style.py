@@ -121,18 +121,21 @@ def moment(at: float) -> Any:
 
 
 def svg(drawing: Any, salt: str) -> str:
-    """SVG text without a prologue; ``salt`` must be unique in the page."""
+    """SVG text without a prologue; ``salt`` must be unique in the page. A $ in a name is a $, and no formula."""
     from matplotlib import rc_context  # noqa: PLC0415
+    from matplotlib.text import Text  # noqa: PLC0415
 
-    style: Any = {"svg.fonttype": "none", "svg.hashsalt": salt, "font.family": "sans-serif",
+    for text in drawing.findobj(Text):
+        text.set_parse_math(False)
+    style: Any = {"text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": salt, "font.family": "sans-serif",
              "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial", "sans-serif"]}  # fmt: skip
     out = io.StringIO()
     with rc_context(style):
         drawing.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
-    text = out.getvalue()
-    text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], count=1, flags=re.DOTALL)
-    text = re.sub(r' id="(?![pmh][0-9a-f]{10}")[^"]*"', "", text)
-    opening, rest = text.split(">", 1)
+    written = out.getvalue()
+    written = re.sub(r"<metadata>.*?</metadata>", "", written[written.index("<svg") :], count=1, flags=re.DOTALL)
+    written = re.sub(r' id="(?![pmh][0-9a-f]{10}")[^"]*"', "", written)
+    opening, rest = written.split(">", 1)
     return re.sub(r' (width|height)="[^"]*"', "", opening) + ' class="chart" role="img">' + rest
 
 

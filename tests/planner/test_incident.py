@@ -1,7 +1,9 @@
 """The past from raw series: what a real Prometheus kept of recordings, judged as the daemon judged them."""
 
 import gzip
+import html
 import json
+import subprocess
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -10,19 +12,20 @@ from pathlib import Path
 import pytest
 
 from tests.planner import backfill, month, prometheus
-from tests.programs import find
+from tests.programs import PATIENCE_S, find
 from tests.typed import typed
 from vllm_vitals.core.dialect import normalise
 from vllm_vitals.core.states import State
 from vllm_vitals.core.target_evaluator import TargetEvaluator
 from vllm_vitals.core.thresholds import Thresholds
+from vllm_vitals.planner.incident import postmortem
 from vllm_vitals.planner.incident.episodes import Episodes, Incident
 from vllm_vitals.planner.incident.margin import Margin, margins
-from vllm_vitals.planner.incident.past import judge
+from vllm_vitals.planner.incident.past import Past, judge
 from vllm_vitals.prometheus.bodies import Pages
 from vllm_vitals.prometheus.now import judged_now
 from vllm_vitals.prometheus.promapi import PromApi, PromError, Series, access
-from vllm_vitals.prometheus.raw import Reader, Server, servers
+from vllm_vitals.prometheus.raw import Kept, Reader, Server, servers
 from vllm_vitals.recordings import recording
 
 DATA = Path(__file__).parent.parent / "data"
@@ -284,3 +287,21 @@ def test_what_is_too_much_for_the_api_is_read_in_halves_and_every_scrape_once() 
 def test_an_api_that_refuses_everything_is_an_error_of_that_server() -> None:
     past = judge(Scripted(most=0), Server((("instance", "a"),)), [(0.0, 1000.0)], Thresholds())
     assert "too many samples" in past.error
+
+
+def test_a_post_mortem_fits_a_phone(tmp_path: Path) -> None:
+    episodes, judge_of = Episodes(), TargetEvaluator("gpu-17.frankfurt.internal.example.com:8000")
+    for scrape in recording.read(path("spiral_chunked")):
+        episodes.add(judge_of.observe(scrape))
+    past = Past(Server((("instance", "gpu-17.frankfurt.internal.example.com:8000"),)), Kept(5.0, scrapes=100), episodes)
+    text = postmortem.html(postmortem.document([past], episodes.incidents, 0.0, scrape.at, "a source", scrape.at))
+    # a frame, because a browser's window is never as narrow as a phone
+    frame = f'<iframe style="border: 0; width: 390px; height: 800px" srcdoc="{html.escape(text)}"></iframe>'
+    script = "<script>onload = () => document.title = frames[0].document.documentElement.scrollWidth</script>"
+    (tmp_path / "page.html").write_text(f"<title></title>{frame}{script}")
+    command = [
+        find("chromium", "google-chrome"), "--headless", "--no-sandbox", "--disable-gpu",
+        f"--user-data-dir={tmp_path}/profile", "--dump-dom", (tmp_path / "page.html").as_uri(),
+    ]  # fmt: skip
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert int(done.stdout.partition("<title>")[2].partition("<")[0]) <= 390

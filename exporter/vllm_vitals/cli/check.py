@@ -14,6 +14,7 @@ from vllm_vitals.cli.options import DURATION, FILE, Access, access_options, conf
 MODES = "give a URL such as http://localhost:8000, --auto, --file-sd FILE, --prometheus URL or --replay FILE"
 ACCESS = {"bearer_token_file", "user", "password_file", "ca_file", "headers"}
 LOOK_BACK_S = 900.0  # what is read of a Prometheus
+FOLLOW_S = 120.0  # how long a change is followed
 
 
 @click.command()
@@ -47,6 +48,12 @@ LOOK_BACK_S = 900.0  # what is read of a Prometheus
 @click.option(
     "--gate", type=FILE, metavar="FILE", help="JSON of a check before a deploy: fail (exit code 2) if it is worse now."
 )
+@click.option(
+    "--after",
+    default="",
+    metavar="NAME=VALUE",
+    help="Say whether a change made just now worked, such as cap=5 or max_num_seqs=48; --for is then 2m by default.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
 def check(
@@ -62,6 +69,7 @@ def check(
     recorded: Path | None,
     again: bool,
     gate: Path | None,
+    after: str,
     as_json: bool,
 ) -> None:
     """Judge the state of vLLM servers.
@@ -71,19 +79,28 @@ def check(
     """
     from vllm_vitals import log
     from vllm_vitals.cli import judge, observe, whom
+    from vllm_vitals.core.follow_up import FollowUp, change
 
     log.configure("critical")
     given = {name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
     _refuse(given)
     if again and (gate is not None or as_json):
         raise click.UsageError("--watch prints a table: leave out --gate and --json")
-    report = judge.Report(as_json, None if gate is None else judge.before(gate))
+    try:
+        follow = FollowUp(change(after)) if after else None
+    except ValueError as error:
+        raise click.UsageError(f"--after: {error}") from None
+    if follow is not None and (again or prometheus):
+        raise click.UsageError("--after follows live servers or a recording: leave out --watch and --prometheus")
+    report = judge.Report(as_json, None if gate is None else judge.before(gate), follow)
     if recorded is not None:
-        sys.exit(judge.recording(recorded, file, as_json))
+        sys.exit(judge.recording(recorded, file, as_json, follow))
     if prometheus:
         limits = configured(file, (), {}).thresholds if file is not None else None
         look_back = seconds if "seconds" in given else LOOK_BACK_S
         sys.exit(judge.kept(whom.prometheus(prometheus, access), look_back, limits, report, again))
+    if follow is not None and "seconds" not in given:
+        seconds = FOLLOW_S
     if seconds < observe.SHORTEST_S:
         raise click.UsageError(f"--for: a verdict needs {observe.SHORTEST_S:g}s at least")
     targets = [observe.at_pace(t, interval, seconds) for t in whom.targets(urls, file, access, auto, listed, MODES)]

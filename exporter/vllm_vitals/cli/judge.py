@@ -6,7 +6,7 @@ Input: targets, a Prometheus, or a recording. Output: text on standard output, a
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from vllm_vitals.cli.first_look import FirstLook
 from vllm_vitals.cli.options import configured
 from vllm_vitals.clock import Clock
 from vllm_vitals.config.values import duration_text
+from vllm_vitals.core.follow_up import FollowUp
 from vllm_vitals.core.snapshot import TargetSnapshot
 from vllm_vitals.core.thresholds import Thresholds
 from vllm_vitals.recordings import recording as recordings
@@ -50,10 +51,13 @@ def before(path: Path) -> list[gates.Engine]:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How snapshots are told: as JSON or text, against what was ``before`` where that was given."""
+    """How snapshots are told: as JSON or text, against what was ``before`` where that was given; ``follow`` says
+    whether a change worked.
+    """
 
     as_json: bool
     before: Sequence[gates.Engine] | None = None
+    follow: FollowUp | None = None
 
     def tell(
         self, snapshots: Sequence[TargetSnapshot], now: float, problems: Sequence[str] = (), note: str = ""
@@ -65,6 +69,7 @@ class Report:
         if self.as_json:
             if found is not None:
                 answer["gate"] = {"result": gates.result(found), "findings": [asdict(each) for each in found]}
+            answer |= verdict.after(self.follow)
             click.echo(orjson.dumps({**answer, "problems": list(problems)}, option=orjson.OPT_INDENT_2))
             return code
         console = terminal.console()
@@ -77,6 +82,7 @@ class Report:
             verdict.print_verdict(console, list(troubled.values())[:1])
         else:
             verdict.print_verdict(console, snapshots)
+        verdict.print_after(console, self.follow)
         for each in found or ():
             console.print(Text(verdict.clean(f"{each.result:7} {each.model}: {each.text}")))
         for problem in problems:
@@ -98,6 +104,9 @@ def live(targets: Sequence[Target], seconds: float, report: Report) -> int:
         def tell(done: float, snapshots: Sequence[TargetSnapshot]) -> None:
             first = [s.engines[0].state.value for s in views.worst_first(snapshots)[:1] if s.engines]
             progress.update(bar, completed=done, description="".join(first))
+            if report.follow is not None:
+                for snapshot in snapshots:
+                    report.follow.see(snapshot)
             if (lines := look.see(snapshots, len(targets))) and errors.is_terminal:
                 progress.console.print(Text("So far (provisional):", style="dim"))
                 for line in lines:
@@ -156,31 +165,32 @@ def kept(how: "Access", look_back: float, limits: Thresholds | None, report: Rep
             return verdict.exit_code(shown.last)
 
 
-def recording(path: Path, file: Path | None, as_json: bool) -> int:
+def recording(path: Path, file: Path | None, as_json: bool, follow: FollowUp | None = None) -> int:
     """Judge a recording, by the thresholds of a config file where one is given, and print the verdict."""
     limits = configured(file, (), {}).thresholds if file is not None else Thresholds()
     with contextlib.ExitStack() as files:
         spool = files.enter_context(SeriesSpool()) if as_json else None
-        done = Replay(recordings.target_name(path), spool)
+        done = Replay(recordings.target_name(path), spool, None if follow is None else follow.see)
         done.take(recordings.read(path), limits)
         moment = done.worst.poll
         if moment is None:
             raise click.ClickException(f"{path}: no scrape in it: give a file that `vllm-vitals record` wrote")
         if spool is None:
             verdict.print_replay(terminal.console(), done, moment)
+            verdict.print_after(terminal.console(), follow)
         else:
-            _write_json(path, done, spool, moment)
+            _write_json(path, done, spool, {**verdict.answer([moment], moment.at), **verdict.after(follow)})
     if done.cut_off:
         click.echo(f"vllm-vitals: {done.cut_off}", err=True)
     return verdict.exit_code([moment])
 
 
-def _write_json(path: Path, done: Replay, spool: SeriesSpool, moment: TargetSnapshot) -> None:
+def _write_json(path: Path, done: Replay, spool: SeriesSpool, answer: Mapping[str, object]) -> None:
     """Write a recording's JSON: the verdict at its worst moment, then engine by engine. Times are the recording's."""
     if spool.is_full:
         done.cut_off = f"{path}: more than {MAX_ENTRIES:,} entries: the rest of the series is left out"
     write = partial(click.echo, nl=False)
-    write(orjson.dumps({"recording": str(path), **verdict.answer([moment], moment.at)})[:-1] + b',"engines":[')
+    write(orjson.dumps({"recording": str(path), **answer})[:-1] + b',"engines":[')
     for number, (key, timeline) in enumerate(done.engines):
         head = {
             "target": key.target,

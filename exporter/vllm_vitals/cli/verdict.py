@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from vllm_vitals.core.follow_up import FollowUp
 from vllm_vitals.core.snapshot import Advice, EngineSnapshot, TargetSnapshot
 from vllm_vitals.core.states import State
 from vllm_vitals.recordings.replay import Replay
@@ -65,6 +66,27 @@ def print_replay(console: Console, done: Replay, moment: TargetSnapshot) -> None
         console.print()
     console.print(Text(f"Worst point, at {moment.at - done.start:.0f} s:\n"))
     print_verdict(console, [moment])
+
+
+def after(follow: FollowUp | None) -> dict[str, Any]:
+    """Return the JSON of whether a change worked; nothing where none was given."""
+    if follow is None:
+        return {}
+    engines = [
+        {"target": each.engine.target, "model_name": each.engine.model_name, "engine": each.engine.engine,
+         "result": each.word, "text": each.text}
+        for each in follow.outcomes()
+    ]  # fmt: skip
+    return {"after": {"knob": follow.change.knob, "value": follow.change.value, "engines": engines}}
+
+
+def print_after(console: Console, follow: FollowUp | None) -> None:
+    """Say whether a change worked, an engine a line."""
+    for each in () if follow is None else follow.outcomes():
+        key, made = each.engine, after(follow)["after"]
+        who = " ".join(part for part in (key.target, key.model_name, key.engine and f"engine {key.engine}") if part)
+        said = clean(f"after {made['knob']}={made['value']}, {who}: ")
+        console.print(Text.assemble(said, (each.word, "bold"), clean(f": {each.text}")))
 
 
 def headline(state: State) -> Text:

@@ -5,7 +5,7 @@ scrape. Invariant: time comes from the recording alone, so the same file always 
 memory does not grow with the file.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
@@ -97,15 +97,19 @@ SEVERITIES = ("critical", "warning", "unknown", "ok")  # the worst first
 
 
 class Replay:
-    """What a recording says, taken in poll by poll. ``spool`` keeps every entry of its series, on disk."""
+    """What a recording says, taken in poll by poll. ``spool`` keeps every entry of its series, on disk; ``follow`` is
+    told of every poll.
+    """
 
-    def __init__(self, target: str, spool: SeriesSpool | None = None) -> None:
+    def __init__(
+        self, target: str, spool: SeriesSpool | None = None, follow: Callable[[TargetSnapshot], None] | None = None
+    ) -> None:
         self.target = target
         self.polls = 0
         self.start = 0.0
         self.worst = WorstMoment()
         self.cut_off = ""
-        self._spool = spool
+        self._spool, self._follow = spool, follow
         self._timelines: dict[EngineKey, Timeline] = {}
         self._before = Timeline()  # of an engine that nobody has seen yet: the nameless one's
 
@@ -127,6 +131,8 @@ class Replay:
             self.start = poll.at
         self.polls += 1
         self.worst.add(poll)
+        if self._follow is not None:
+            self._follow(poll)
         known = {engine.key: engine for engine in poll.engines}
         nameless = next((engine for engine in poll.engines if not engine.key.engine), None)
         for key in known:

@@ -1,6 +1,6 @@
-"""Write docs/reference.md: every metric, state and threshold, from the code that defines them.
+"""Write docs/reference.md: every metric, state and threshold; and the table of raw names in docs/from-vllm.md.
 
-``python tools/reference.py`` writes; ``--check`` fails when the file is stale.
+Both from the code that defines them. ``python tools/reference.py`` writes; ``--check`` fails when a file is stale.
 """
 
 import re
@@ -13,9 +13,11 @@ from vllm_vitals.config.thresholds import TIMES
 from vllm_vitals.config.values import duration_text
 from vllm_vitals.core import state_machine, thresholds
 from vllm_vitals.core.states import State
+from vllm_vitals.vllm.families import FAMILIES
+from vllm_vitals.vllm.family import Family, Name
 
 ROOT = Path(__file__).parent.parent
-TARGET = ROOT / "docs" / "reference.md"
+TARGET, NAMES = ROOT / "docs" / "reference.md", ROOT / "docs" / "from-vllm.md"
 SECTIONS = (
     ("What vLLM says, under names that no release changes", catalog.NORMALISED),
     ("More of what vLLM says, where the server has it", catalog.DETAILS),
@@ -88,16 +90,47 @@ Set any of them under `thresholds:` in the config file, for all targets or for o
 """
 
 
+def raw_names() -> str:
+    """Write every name of vLLM that is read, with the releases that have it, and what it is called here."""
+    served = {metric.name: metric for metric in catalog.METRICS}
+    rows = ["| vLLM says | releases | ours | |", "|---|---|---|---|"]
+    for family in FAMILIES:
+        metric = served.get(family.name)
+        ours = f"`{metric.full_name}`" if metric else "part of the judgement"
+        which = f'{family.only[0]}="{family.only[1]}"' if family.only else ""
+        split = f"by {', '.join(family.labels)}" if family.labels and not which else which
+        rows += [f"| `{name.text}` | {_releases(name)} | {ours} | {_note(family, split)} |" for name in family.names]
+    return "\n".join(rows)
+
+
+def _releases(name: Name) -> str:
+    if not name.v1:
+        return "V0"
+    span = f"{name.since or ('V0, V1' if name.v0 else 'V1')}" + (f" to before {name.until}" if name.until else " on")
+    return span.replace("V0, V1 on", "all").replace("V1 on", "V1")
+
+
+def _note(family: Family, split: str) -> str:
+    return "; ".join(filter(None, (split, f"with {family.when}" if family.when else "")))
+
+
+def with_names(text: str) -> str:
+    """Return a document with the table between its marks."""
+    head, _, rest = text.partition("<!-- names -->\n")
+    return f"{head}<!-- names -->\n{raw_names()}\n<!-- /names -->{rest.partition('<!-- /names -->')[2]}"
+
+
 def main() -> int:
     """Write or check."""
-    text = page()
+    texts = {TARGET: page(), NAMES: with_names(NAMES.read_text())}
     if "--check" not in sys.argv:
-        TARGET.write_text(text)
+        for file, text in texts.items():
+            file.write_text(text)
         return 0
-    if TARGET.exists() and TARGET.read_text() == text:
-        return 0
-    sys.stderr.write(f"{TARGET.relative_to(ROOT)} is stale: run `python tools/reference.py`\n")
-    return 1
+    stale = [file for file, text in texts.items() if not file.exists() or file.read_text() != text]
+    for file in stale:
+        sys.stderr.write(f"{file.relative_to(ROOT)} is stale: run `python tools/reference.py`\n")
+    return 1 if stale else 0
 
 
 if __name__ == "__main__":

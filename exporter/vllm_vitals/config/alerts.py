@@ -319,6 +319,8 @@ class Config:
     working_hours: WorkingHours | None = None
     # So many engines of a model must be seen, or it pages: {llama-70b: 3}.
     min_engines: dict[str, Annotated[int, Field(ge=1)]] = field(default_factory=dict)
+    # What one engine of a model carries within its objectives, requests/s (the review says it): for autoscalers.
+    capacity: dict[str, Positive] = field(default_factory=dict)
     # PromQL of how many engines are wanted, as from kube-state-metrics: explains why fewer are seen. Empty: not known.
     desired_replicas: str = ""
     # What the label severity is called here: {page: critical, ticket: warning}.

@@ -13,9 +13,8 @@ import promql_parser as pq
 
 from vllm_vitals.catalog import METRICS, Kind
 from vllm_vitals.config.alerts import Config
-from vllm_vitals.rules import boards
+from vllm_vitals.rules import boards, fleet, scale
 from vllm_vitals.rules.description import labels_of
-from vllm_vitals.rules.fleet import SHOWN
 from vllm_vitals.rules.model import Alert, Group, Recording, Severity
 from vllm_vitals.rules.text import scope_labels
 from vllm_vitals.vllm.lookup import is_known, stem
@@ -74,7 +73,7 @@ def lint(config: Config, groups: tuple[Group, ...], runbooks: frozenset[str]) ->
         if isinstance(rule, Alert):
             read |= {m for text in _texts(rule) for m in recorded if m in text}
             found += _alert(config, rule, runbooks)
-    served = {m.full_name for m in METRICS} | SHOWN | {rule.record for rule in boards.every(config)}
+    served = {m.full_name for m in METRICS} | fleet.SHOWN | scale.SHOWN | {rule.record for rule in boards.every(config)}
     found += [Finding(r, "unused", "nothing reads this recording: delete it") for r in sorted(recorded - read - served)]
     return [f for f in found if (f.rule, f.check) not in EXCLUDED]
 
@@ -291,7 +290,7 @@ def queries_of(alert: Alert) -> list[str]:
 
 
 def _queries(alert: Alert) -> Iterator[Finding]:
-    served = {m.full_name for m in METRICS} | SHOWN
+    served = {m.full_name for m in METRICS} | fleet.SHOWN | scale.SHOWN
     for query in queries_of(alert):
         try:
             names = metrics_of(query)

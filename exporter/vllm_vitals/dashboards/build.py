@@ -40,7 +40,8 @@ def as_configmaps(files: dict[str, str]) -> dict[str, str]:
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {"name": uid, "labels": {"app.kubernetes.io/name": "vllm-vitals", "grafana_dashboard": "1"}},
-            "data": {name: text},
+            # on one line: kubectl keeps what it applied in an annotation, which may have 256 KiB
+            "data": {name: json.dumps(json.loads(text), ensure_ascii=False, separators=(",", ":"))},
         }
         maps[f"{uid}.yml"] = dump(document, _HEADER)
     return maps

@@ -15,7 +15,7 @@ from vllm_vitals.dashboards.build import build
 from vllm_vitals.dashboards.modernise import modernise
 from vllm_vitals.dashboards.site import Levels, Site, scale
 from vllm_vitals.generated import drift
-from vllm_vitals.rules import meta, page, ticket
+from vllm_vitals.rules import boards, meta, page, ticket
 
 
 def test_the_committed_files_are_what_the_code_builds() -> None:
@@ -108,6 +108,12 @@ def test_every_alert_leads_to_a_panel_that_is_there() -> None:
     led = [(alert.name, *alert.dashboard.partition(":")) for alert in every]
     assert [(name, uid, title) for name, uid, _, title in led if title and title not in titles[uid]] == []
     assert sum(bool(title) for *_, title in led) > 10
+
+
+def test_an_engine_whose_size_is_known_is_in_no_second_pool() -> None:
+    [pool] = [rule for rule in boards.pools(Config()) if rule.record == boards.POOL]
+    # A plain `or` would compare the size too, and add every engine a second time without one.
+    assert " or on (target, model_name, engine) (" in pool.expr
 
 
 def test_configmaps_hold_the_same_dashboards(tmp_path: Path) -> None:

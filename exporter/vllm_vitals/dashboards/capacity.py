@@ -106,7 +106,7 @@ def _useful() -> str:
 
 
 def _headroom(site: Site) -> Panel:
-    share: dict[str, Any] = {"unit": "percentunit", "decimals": 0, "width": 105}
+    share: dict[str, Any] = {"unit": "percentunit", "decimals": 0, "width": 125}
     shown: tuple[tuple[str, str, dict[str, Any]], ...] = (
         (pools.engines(), "Engines", {"decimals": 0, "width": 75}),
         (f"1 - {pools.peak(boards.USED)}", "Least KV left", share | {"levels": site.scale.kv_left}),
@@ -145,6 +145,7 @@ def _distribution() -> tuple[Panel, ...]:
             _NONE,
             width=12,
             height=7,
+            cells="short",
         ),
         panels.timeseries(
             "Engines by model and hardware",

@@ -167,8 +167,10 @@ def bars(
     )
 
 
-def heatmap(title: str, why: str, query: Query, unit: str, empty: str, *, width: int = 8, height: int = 8) -> Panel:
-    """Draw how a distribution moves: a column a step, a row a bucket of the server's own histogram."""
+def heatmap(
+    title: str, why: str, query: Query, unit: str, empty: str, *, width: int = 8, height: int = 8, cells: str = "reqps"
+) -> Panel:
+    """Draw how a distribution moves: a column a step, a row a bucket of a histogram; ``cells``: what is counted."""
     options = {
         "calculate": False, "cellGap": 1, "yAxis": {"axisPlacement": "left", "unit": unit},
         "color": {"mode": "scheme", "scheme": "Oranges", "steps": 64, "exponent": 0.5, "reverse": False},
@@ -177,7 +179,7 @@ def heatmap(title: str, why: str, query: Query, unit: str, empty: str, *, width:
         "exemplars": {"color": "rgba(255,0,255,0.7)"},
     }  # fmt: skip
     heat = replace(query, format="heatmap", legend="{{le}}")
-    return Panel("heatmap", title, why, (heat,), "reqps", empty, width, height, options)
+    return Panel("heatmap", title, why, (heat,), cells, empty, width, height, options)
 
 
 def table(

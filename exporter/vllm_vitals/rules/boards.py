@@ -138,7 +138,7 @@ def pools(config: Config) -> tuple[Recording, ...]:
     ]
     sized = f"{who} group_left ({SIZE}) ({size})"
     joined = f"({' or '.join(placed)}) * 0 + 1"
-    rules = [Recording(POOL, f"({joined}) * {sized} or {joined}")]
+    rules = [Recording(POOL, f"({joined}) * {sized} or {who} ({joined})")]
     slots = Fold(config.target_identity, config.evaluation_seconds).gauge("server_setting", 'name="max_num_seqs"')
     used = f"{running} / {on(config.target_identity)} group_left () ({slots} > 0)"
     peak = {"kv": "kv_cache_usage_max_ratio", "demand": "kv_cache_demand_ratio"}

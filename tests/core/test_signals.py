@@ -113,20 +113,20 @@ def test_ends_are_over_the_shortest_span_that_holds_ten_of_them() -> None:
     assert outcomes.finishes(window, slow, LIMITS) == Finishes(120.0, 5.0, 10.0, 0.0)
 
 
-def test_a_small_share_of_errors_is_over_the_shortest_span_that_holds_ten_of_them() -> None:
+def test_a_small_share_of_errors_is_over_the_shortest_span_that_holds_200_finishes() -> None:
     window = Window(90.0, 600.0)
-    # 30 finishes and 2 errors a minute: ten finishes in the fast window, ten errors in five minutes
+    # 38 finishes and 2 errors a minute: ten in the fast window, 200 in five minutes
     for minute in range(11):
-        counts = {"stop": 30.0 * minute, "error": 2.0 * minute}
+        counts = {"stop": 38.0 * minute, "error": 2.0 * minute}
         window.push(60.0 * minute, replace(ZERO, responses=counts))
     slow = window.span(600.0)
     assert slow is not None
-    assert outcomes.finishes(window, slow, LIMITS) == Finishes(60.0, 30.0, 2.0, 0.0)
-    assert outcomes.some_errors(window, slow, LIMITS) == Finishes(300.0, 150.0, 10.0, 0.0)
+    assert outcomes.finishes(window, slow, LIMITS) == Finishes(60.0, 38.0, 2.0, 0.0)
+    assert outcomes.some_errors(window, slow, LIMITS) == Finishes(300.0, 190.0, 10.0, 0.0)
 
 
 @pytest.mark.parametrize(("errors", "found"), [(9.0, Finishes(600.0, 100.0, 9.0, 0.0)), (0.0, None)])
-def test_where_too_few_fail_the_share_is_over_the_slow_window(errors: float, found: Finishes | None) -> None:
+def test_where_too_few_finish_the_errors_are_those_of_the_slow_window(errors: float, found: Finishes | None) -> None:
     window = Window(90.0, 600.0)
     window.push(0.0, ZERO)
     window.push(540.0, replace(ZERO, responses={"stop": 90.0, "error": errors}))

@@ -8,7 +8,7 @@ from vllm_vitals.core.sample import EngineSample
 from vllm_vitals.core.thresholds import Thresholds
 from vllm_vitals.core.window import Span, Window
 
-_COMPLETIONS, _ERRORS = attrgetter("completions"), attrgetter("errors")
+_COMPLETIONS = attrgetter("completions")
 
 
 def exceeds(events: float, completions: float, level: float, at_least: float) -> bool:
@@ -90,13 +90,15 @@ def finishes(window: Window, slow: Span, limits: Thresholds) -> Finishes | None:
 
 
 def some_errors(window: Window, slow: Span, limits: Thresholds) -> Finishes | None:
-    """Return requests by outcome over the shortest span that holds enough errors, else over the slow window.
+    """Return requests by outcome over the shortest span in which the least share that counts is enough errors.
 
-    A small share of a brisk traffic is no ten errors a minute: only a longer span proves it. None where none failed.
+    A small share of a brisk traffic is no ten errors a minute, and ten finishes hold none: 200 finishes decide on 5 %,
+    or all of the slow window. None where none failed.
     """
     if not slow.increase("errors"):
         return None
-    return _outcomes(window.span_with(limits.failing_errors, limits.fast_window, limits.slow_window, _ERRORS) or slow)
+    enough = limits.failing_errors / limits.degraded_error_share
+    return _outcomes(window.span_with(enough, limits.fast_window, limits.slow_window, _ended) or slow)
 
 
 def _outcomes(span: Span) -> Finishes | None:

@@ -52,7 +52,7 @@ class Facts:
     work_before: float | None = None  # requests present before the first preemption
     paused_since: float | None = None  # epoch s
     finishes: Finishes | None = None  # by outcome, over the shortest window that holds enough of them
-    some_errors: Finishes | None = None  # by outcome, over the shortest window that holds enough errors
+    some_errors: Finishes | None = None  # by outcome, over a window long enough for a small share
     errors_per_minute: float | None = None  # requests that end in error now
     answers: FailingAnswers | None = None  # inference requests that the whole server answered with 5xx
     pace: Pace | None = None  # against the engine's usual at this load

@@ -28,8 +28,8 @@ class Thresholds:
 
     # Share of finished requests that end in error (or of answers that are 5xx) from which the work of an engine fails.
     failing_share: Share = 0.5
-    # Below so many failures, over the shortest window from 60 s to 10 min that holds as many finishes (for degraded: as
-    # many failures): not proven.
+    # Below so many failures, over the shortest window from 60 s to 10 min that holds as many finishes (for degraded:
+    # 200, which hold as many at its share): not proven.
     failing_errors: float = 10.0
 
     # No token, step or KV progress with work present. Move up if one prefill step may take longer than this.

@@ -133,7 +133,8 @@ _ENOUGH_ENDED = 10
 def _errors(config: Config) -> tuple[Recording, ...]:
     """Record requests that ended in error, where any did, and all that ended over the same window.
 
-    Twice: over a minute that holds enough finishes, and over one that holds enough errors, else over ten minutes.
+    Twice: over a minute that holds enough finishes, and over one that holds enough to prove a small share of errors,
+    else over ten minutes.
     """
     fold, identity = _fold(config), on(config.identity)
     short, long = fast(config), int(config.thresholds.slow_window)
@@ -160,7 +161,7 @@ def _errors(config: Config) -> tuple[Recording, ...]:
         *pair(
             "engine:vllm_some_errors:count",
             "engine:vllm_some_ended:count",
-            f"({failed(short)}) >= {number(config.thresholds.failing_errors)}",
+            f"({ended(short)}) >= {number(config.thresholds.failing_errors / config.thresholds.degraded_error_share)}",
         ),
     )
 

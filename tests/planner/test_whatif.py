@@ -277,7 +277,7 @@ def test_no_fit_is_called_good_that_misses_one_measure_by_half() -> None:
 def test_the_documents_command_gives_the_documents_row(capsys: pytest.CaptureFixture[str]) -> None:
     document = (Path(__file__).parents[2] / "docs/review.md").read_text()
     command = next(line for line in document.splitlines() if line.startswith("vllm-vitals whatif --recording"))
-    code, out, err = ran(capsys, *command.split()[1:])
+    code, out, err = ran(capsys, *command.split()[1:], "--format", "md")
     assert (code, err) == (0, "")
     text = out.replace("\N{NO-BREAK SPACE}", " ")
     predicted = re.search(

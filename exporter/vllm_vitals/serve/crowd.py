@@ -17,7 +17,7 @@ MAX_READS = 64
 MAX_READS_OF_ONE = 16  # from one address
 PATIENCE_S = 2.0  # a reader that reads at all has its answer by then
 BUILD_S = 8.0  # what we may take to make an answer, on top
-_SENT_SINCE = "sent_since"
+_SENT_SINCE = web.RequestKey("sent_since", float)
 
 
 def begins(request: web.Request) -> None:

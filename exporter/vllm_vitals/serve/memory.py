@@ -6,8 +6,9 @@ bounded for each engine, in engines and in events; an absent number is a gap, ne
 
 from array import array
 from collections import OrderedDict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import isnan, nan
 
 from vllm_vitals.core.sample import EngineSample, restarted
@@ -103,13 +104,14 @@ class Memory:
 
     def of(self, key: EngineKey, now: float) -> EnginePast:
         """Return what is known of an engine, up to ``now``."""
+        return self.later(key, now)()
+
+    def later(self, key: EngineKey, now: float) -> Callable[[], EnginePast]:
+        """Return what makes `of`, in any thread: a copy is taken now, the work is done where a page draws it."""
         mine = self._engines.get(key)
         if mine is None:
-            return EnginePast(span=self.span)
-        begin = now - self.span
-        first = max((n for n, (start, _) in enumerate(mine.runs) if start <= begin), default=0)
-        runs = tuple((max(begin, start), state) for start, state in list(mine.runs)[first:])
-        return EnginePast(runs, self._series(mine, now), now, self.span)
+            return partial(EnginePast, span=self.span)
+        return partial(_past, mine.points[:], mine.slot, tuple(mine.runs), now, self.span)
 
     def events(self, now: float) -> list[Event]:
         """Return what happened within the span, the newest first."""
@@ -146,18 +148,6 @@ class Memory:
             if value is not None and not mine.points[place] >= value:
                 mine.points[place] = value
 
-    def _series(self, mine: _Engine, now: float) -> tuple[tuple[float | None, ...], ...]:
-        newest, width = int(now * POINTS / self.span), len(SIGNS)
-        slots = range(newest - POINTS + 1, newest + 1)
-
-        def at(slot: int, number: int) -> float | None:
-            if slot > mine.slot or slot <= mine.slot - POINTS:
-                return None
-            found = mine.points[slot % POINTS * width + number]
-            return None if isnan(found) else found
-
-        return tuple(tuple(at(slot, number) for slot in slots) for number in range(width))
-
     def _server(self, poll: TargetSnapshot) -> None:
         """Note settings and versions that are others than before, and whether that was our advice."""
         if not poll.up or not poll.engines:
@@ -185,3 +175,22 @@ def _value(engine: EngineSnapshot, sign: Sign) -> float | None:
         if reading is not None and reading.value is not None:
             return reading.value
     return None
+
+
+def _past(
+    points: "array[float]", last: int, runs: Sequence[tuple[float, State]], now: float, span: float
+) -> EnginePast:
+    begin = now - span
+    first = max((n for n, (start, _) in enumerate(runs) if start <= begin), default=0)
+    seen = tuple((max(begin, start), state) for start, state in runs[first:])
+    newest, width = int(now * POINTS / span), len(SIGNS)
+
+    def at(slot: int, number: int) -> float | None:
+        if slot > last or slot <= last - POINTS:
+            return None
+        found = points[slot % POINTS * width + number]
+        return None if isnan(found) else found
+
+    slots = range(newest - POINTS + 1, newest + 1)
+    signs = tuple(tuple(at(slot, number) for slot in slots) for number in range(width))
+    return EnginePast(seen, signs, now, span)

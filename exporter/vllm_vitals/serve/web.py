@@ -108,12 +108,12 @@ class Site:
         now, impaired = self._clock.now(), self._impairment.active()
         logged = {snapshot.target: self._logs.truncation(snapshot) for snapshot in _drawn_at_length(snapshots)}
         events = self._memory.events(now)
-        past = {engine.key: self._memory.of(engine.key, now) for each in snapshots for engine in each.engines}
+        past = {engine.key: self._memory.later(engine.key, now) for each in snapshots for engine in each.engines}
 
         def draw() -> Iterable[bytes]:
             drawn = page.build(
                 snapshots, now, lambda target: logged.get(target.target, {}), asked, nothing, impaired,
-                lambda key: past.get(key, EnginePast()), events,
+                lambda key: past[key]() if key in past else EnginePast(), events,
             )  # fmt: skip
             yield self._page.render(page=drawn, version=__version__).encode(errors="replace")
 

@@ -1,6 +1,8 @@
-"""Write docs/reference.md: every metric, state and threshold; and the table of raw names in docs/from-vllm.md.
+"""Write docs/reference.md: every metric, state and threshold; the table of raw names in docs/from-vllm.md; and the
+topics of ``vllm-vitals help``, which are these and whole documents.
 
-Both from the code that defines them. ``python tools/reference.py`` writes; ``--check`` fails when a file is stale.
+All from the code or the document that defines them. ``python tools/reference.py`` writes; ``--check`` fails when a
+file is stale.
 """
 
 import re
@@ -17,6 +19,9 @@ from vllm_vitals.vllm.families import FAMILIES
 from vllm_vitals.vllm.family import Family, Name
 
 ROOT = Path(__file__).parent.parent
+TOPICS = ROOT / "exporter" / "vllm_vitals" / "topics"
+# Documents that a person without a browser asks for; the terminal shows them without links and pictures.
+DOCUMENTS = ("exit-codes", "glossary", "knobs", "slow", "troubleshooting")
 TARGET, NAMES = ROOT / "docs" / "reference.md", ROOT / "docs" / "from-vllm.md"
 SECTIONS = (
     ("What vLLM says, under names that no release changes", catalog.NORMALISED),
@@ -120,10 +125,43 @@ def with_names(text: str) -> str:
     return f"{head}<!-- names -->\n{raw_names()}\n<!-- /names -->{rest.partition('<!-- /names -->')[2]}"
 
 
+def topics() -> dict[Path, str]:
+    """Return what `vllm-vitals help` shows, by file."""
+    config = (ROOT / "config.example.yaml").read_text()
+    listed = "\n\n".join(
+        f"**{member}** ({member.severity}): {member.spec.headline} {_entered(member)}" for member in State
+    )
+    named = "\n".join(
+        f"* `{metric.full_name}` ({metric.kind}; {', '.join(metric.all_labels) or 'no labels'}): {metric.help}"
+        for _, section in SECTIONS
+        for metric in section
+    )
+    texts = {
+        "states": f"# States, worst first, with what `check` says and what proves each\n\n{listed}\n",
+        "thresholds": f"# Thresholds: under `thresholds:` in the config, for all targets or one\n\n{limits()}\n",
+        "metrics": f"# Metrics that the daemon serves\n\n{named}\n",
+        "config": f"# The config file, with every key\n\n```yaml\n{config}```\n",
+        **{name: without_links((ROOT / "docs" / f"{name}.md").read_text()) for name in DOCUMENTS},
+    }
+    return {TOPICS / f"{name}.md": text for name, text in texts.items()}
+
+
+def _entered(member: State) -> str:
+    proofs = [rule.enter.__doc__ or "" for rule in state_machine.RULES if rule.state is member]
+    proof = " Or: ".join(" ".join(text.split()) for text in proofs) or member.spec.proof
+    return f"Entered when: {proof}" if proof else ""
+
+
+def without_links(text: str) -> str:
+    """Return a document for a terminal: links are their words, pictures nothing."""
+    return re.sub(r"\[([^]\n]+)\]\([^)\s]+\)", r"\1", re.sub(r"^!\[.*\n+", "", text, flags=re.MULTILINE))
+
+
 def main() -> int:
     """Write or check."""
-    texts = {TARGET: page(), NAMES: with_names(NAMES.read_text())}
+    texts = {TARGET: page(), NAMES: with_names(NAMES.read_text()), **topics()}
     if "--check" not in sys.argv:
+        TOPICS.mkdir(exist_ok=True)
         for file, text in texts.items():
             file.write_text(text)
         return 0

@@ -77,6 +77,11 @@ VALUES: dict[str, Object] = {
         "dashboards": {"kind": "none"},
         "rules": {"mode": "none"},
     },
+    "pods by label, asked of the API": {
+        "presets": [{"name": "app=vllm", "namespace": "monitoring"}],
+        "discoverBy": "api",
+        "networkPolicy": {"enabled": True},
+    },
 }  # fmt: skip
 
 
@@ -152,10 +157,46 @@ def test_presets_are_those_of_kubernetes_build() -> None:
     assert pods[0]["metadata"]["annotations"] != pods[1]["metadata"]["annotations"]
 
 
+def test_the_api_is_asked_with_the_right_to_list_slices_and_no_other() -> None:
+    listed = [{"name": name, "namespace": "serving"} for name in ("llm-d", "app.kubernetes.io/name=Chat_70b")]
+    values = {"presets": listed, "discoverBy": "api", "apiNamespaces": ["own"], "networkPolicy": {"enabled": True}}
+    roles, bindings = of("Role", values), of("RoleBinding", values)
+    for each in [*roles, *bindings]:
+        assert_taken(each)
+    assert {each["metadata"]["namespace"] for each in roles} == {"own", "serving"}
+    assert [each["rules"] for each in roles] == [presets.rights(["x"], "", "")[0]["rules"]] * 2
+    [account] = of("ServiceAccount", values)
+    for role, binding in zip(roles, bindings, strict=True):
+        assert role["metadata"] == binding["metadata"]
+        assert binding["roleRef"]["name"] == role["metadata"]["name"]
+        assert binding["subjects"] == [
+            {"kind": "ServiceAccount", "name": account["metadata"]["name"], "namespace": "monitoring"}
+        ]
+    [config] = [each for each in of("ConfigMap", values) if "config.yml" in each["data"]]
+    found = yaml.safe_load(config["data"]["config.yml"])["discovery"]
+    services = {
+        each["metadata"]["name"]: each for each in rendered(values) if each["metadata"]["namespace"] == "serving"
+        and each["kind"] == "Service"
+    }  # fmt: skip
+    assert [each["kubernetes_sd"]["service"] for each in found] == [
+        "vitals-vllm-vitals-llm-d", "vitals-vllm-vitals-app-kubernetes-io-name-chat-70b",
+    ]  # fmt: skip
+    assert set(services) == {each["kubernetes_sd"]["service"] for each in found}
+    assert services[found[1]["kubernetes_sd"]["service"]]["spec"]["selector"] == {"app.kubernetes.io/name": "Chat_70b"}
+    loader.build("", {"discovery": found})
+    [policy] = of("NetworkPolicy", values)
+    assert 6443 in {port["port"] for rule in policy["spec"]["egress"] for port in rule["ports"]}
+    assert not of("Role", {"presets": listed})
+    [pod] = of("Deployment", {"apiNamespaces": ["own"]})
+    assert pod["spec"]["template"]["spec"]["automountServiceAccountToken"] is True
+
+
 @pytest.mark.parametrize(
     ("values", "named"),
     [
         ({"shard": 2}, "shard"),
+        ({"discoverBy": "api", "presets": [{"name": "app=", "namespace": "a"}]}, "name"),
+        ({"discoverBy": "API"}, "discoverBy"),
         ({"replicas": 0}, "replicas"),
         ({"monitor": {"kind": "Podmonitor"}}, "kind"),
         ({"image": {"digest": "sha256:abc"}}, "digest"),
@@ -247,7 +288,8 @@ def test_shards_and_twins_select_their_own_pods_alone() -> None:
 def test_nothing_runs_as_root_or_may_write_or_holds_a_token(values: Object) -> None:
     for deployment in of("Deployment", values):
         pod = deployment["spec"]["template"]["spec"]
-        assert (pod["securityContext"]["runAsNonRoot"], pod["automountServiceAccountToken"]) == (True, False)
+        asks = values.get("discoverBy") == "api"
+        assert (pod["securityContext"]["runAsNonRoot"], pod["automountServiceAccountToken"]) == (True, asks)
         (container,) = pod["containers"]
         assert container["securityContext"] == {
             "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},

@@ -157,7 +157,8 @@ def test_the_committed_file_is_up_to_date_and_a_bad_config_is_one_line(tmp_path:
     assert typed("kubernetes", "build", "--for", "zabbix", "--out", tmp_path).exit_code == 2
     done = typed("kubernetes", "build", "--config", bad, "--out", tmp_path)
     assert done.exit_code == 2
-    assert done.stderr == f"vllm-vitals: {bad}: discovery[0].dns_sd: give exactly one of file_sd, http_sd and dns_sd\n"
+    one_of = "give exactly one of file_sd, http_sd, kubernetes_sd and dns_sd"
+    assert done.stderr == f"vllm-vitals: {bad}: discovery[0].dns_sd: {one_of}\n"
 
 
 def test_rules_and_dashboards_obey_the_alert_config() -> None:

@@ -18,7 +18,7 @@ from vllm_vitals.core.dialect import normalise
 from vllm_vitals.kubernetes.build import watched
 from vllm_vitals.kubernetes.objects import Site, everything
 from vllm_vitals.kubernetes.presets import PRESETS, discovery, parse, service
-from vllm_vitals.scrape.discovery import DnsSource
+from vllm_vitals.scrape.discovery import DnsSource, KubernetesSource
 
 PLAIN = bodies()[5].decode()
 OLD = Path(__file__).parents[1] / "data" / "versions"
@@ -92,7 +92,61 @@ def test_a_port_of_ones_own_is_a_service_of_its_own() -> None:
     assert service(parse("aibrix:8008"))["spec"]["selector"] == {"model.aibrix.ai/port": "8008"}
 
 
-def test_what_is_built_holds_services_and_a_config_that_the_daemon_takes(tmp_path: Path) -> None:
+def test_pods_are_found_by_a_label_of_their_own() -> None:
+    chosen = [parse("app=vllm@models"), parse("app.kubernetes.io/name=Chat_70b:9000@models")]
+    assert [service(each)["spec"]["selector"] for each in chosen] == [
+        {"app": "vllm"}, {"app.kubernetes.io/name": "Chat_70b"},
+    ]  # fmt: skip
+    assert [each.service for each in chosen] == [
+        "vllm-vitals-app-vllm", "vllm-vitals-app-kubernetes-io-name-chat-70b-9000",
+    ]  # fmt: skip
+    for each in chosen:
+        kubernetes_validate.validate(service(each), "1.37", strict=True)
+
+
+def test_typed_with_the_api_the_daemon_may_list_slices_where_its_pods_are_and_nothing_else(tmp_path: Path) -> None:
+    words = ["--preset", "llm-d@x", "--preset", "llm-d:8200@x", "--preset", "app=vllm@y", "--namespace", "watch"]
+    done = typed("kubernetes", "build", *words, "--discover-by", "api", "-o", tmp_path)
+    assert done.exit_code == 0, done.output
+    objects = list(yaml.safe_load_all((tmp_path / "vllm-vitals.yml").read_text()))
+    assert section.document(tmp_path / "Kustomization")["resources"][0] == "vllm-vitals.yml"
+    for each in objects:
+        if not each["apiVersion"].startswith("monitoring."):
+            kubernetes_validate.validate(each, "1.37", strict=True)
+    roles, bindings = ([each for each in objects if each["kind"] == kind] for kind in ("Role", "RoleBinding"))
+    assert [each["metadata"]["namespace"] for each in roles] == ["x", "y"]
+    only = {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list"]}
+    for role, binding in zip(roles, bindings, strict=True):
+        assert role["rules"] == [only]
+        assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "vllm-vitals", "namespace": "watch"}]
+        assert (binding["roleRef"]["name"], binding["metadata"]["namespace"]) == (
+            role["metadata"]["name"], role["metadata"]["namespace"],
+        )  # fmt: skip
+    [pod] = [each["spec"]["template"]["spec"] for each in objects if each["kind"] == "Deployment"]
+    assert pod["automountServiceAccountToken"] is True
+    config = loader.build("", section_of(objects))
+    sources = [each.source for each in config.discovery]
+    asked = [(each.namespace, dict(each.selector), each.port) for each in sources if isinstance(each, KubernetesSource)]
+    _, *services = [each for each in objects if each["kind"] == "Service"]
+    made = [each["metadata"]["name"] for each in services]
+    assert made == ["vllm-vitals-llm-d", "vllm-vitals-llm-d-8200", "vllm-vitals-app-vllm"]
+    assert asked == [
+        (each["metadata"]["namespace"], {"kubernetes.io/service-name": each["metadata"]["name"]},
+         each["spec"]["ports"][0]["port"]) for each in services
+    ]  # fmt: skip
+
+
+def test_a_config_that_asks_the_api_brings_its_rights(tmp_path: Path) -> None:
+    file = tmp_path / "own.yml"
+    file.write_text(
+        "discovery:\n- kubernetes_sd: {namespace: a, selector: {app: vllm}}\n"
+        "- kubernetes_sd: {namespace: b, service: s, bearer_token_file: /token}\n"
+    )
+    made = everything(Site(watched(file)))
+    assert [each["metadata"]["namespace"] for each in made if each["kind"] == "Role"] == ["a"]
+
+
+def test_what_is_built_holds_services_and_a_config_that_the_daemon_takes() -> None:
     chosen = (parse("kserve@a"), parse("dynamo:9091@b"))
     site = Site(watched(None, chosen), presets=chosen)
     objects = everything(site)
@@ -108,19 +162,12 @@ def section_of(objects: list[Any]) -> dict[str, Any]:
     return document
 
 
-def test_typed_it_writes_one_service_for_each(tmp_path: Path) -> None:
-    done = typed("kubernetes", "build", "--preset", "llm-d@x", "--preset", "llm-d:8200@x", "-o", tmp_path)
-    assert done.exit_code == 0, done.output
-    made = list(yaml.safe_load_all((tmp_path / "vllm-vitals.yml").read_text()))
-    names = [each["metadata"]["name"] for each in made if each["kind"] == "Service"]
-    assert names == ["vllm-vitals", "vllm-vitals-llm-d", "vllm-vitals-llm-d-8200"]
-    assert section.document(tmp_path / "Kustomization")["resources"][0] == "vllm-vitals.yml"
-
-
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["--preset", "llmd"], "NAME one of kserve, llm-d"),
+        (["--preset", "llmd"], "NAME LABEL=VALUE or one of kserve, llm-d"),
+        (["--preset", "app=v llm"], "expected NAME[:PORT][@NAMESPACE]"),
+        (["--discover-by", "api"], "is for a --preset"),
         (["--preset", "llm-d:0"], "a port is a number from 1 to 65535"),
         (["--preset", "llm-d:99999"], "a port is a number from 1 to 65535"),
         (["--preset", "llm-d@Serving"], "expected NAME[:PORT][@NAMESPACE]"),

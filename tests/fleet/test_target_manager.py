@@ -117,7 +117,7 @@ def test_credentials_in_a_found_address_never_replace_the_configured_ones() -> N
 @pytest.mark.parametrize(
     ("document", "why"),
     [
-        ({"discovery": [{}]}, "discovery[0].dns_sd: give exactly one of file_sd, http_sd and dns_sd"),
+        ({"discovery": [{}]}, "discovery[0].dns_sd: give exactly one of file_sd, http_sd, kubernetes_sd and dns_sd"),
         ({"discovery": [{"file_sd": {"files": []}}]}, "discovery[0].file_sd.files: "),
         ({"discovery": [{"http_sd": {"url": "ftp://x"}}]}, "discovery[0].http_sd.url: "),
         ({"discovery": [{"http_sd": {"url": "http://u:S3CRET@x/"}}]}, "discovery[0].http_sd.url: "),

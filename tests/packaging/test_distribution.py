@@ -154,6 +154,7 @@ def test_what_is_installed_is_what_runs(site: tuple[Path, Path]) -> None:
     asked = "import vllm_vitals; print(vllm_vitals.__file__)"
     assert run(command.with_name("python"), "-c", asked, cwd=folder).startswith(str(command.parents[1]))
     assert run(command, "--version", cwd=folder).split()[-1] == __version__
+    assert "death_spiral" in run(command, "help", "states", cwd=folder)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -32,6 +32,7 @@ COMMANDS = {
     "dashboards": "vllm_vitals.dashboards.command",
     "kubernetes": "vllm_vitals.kubernetes.command",
     "doctor": "vllm_vitals.doctor.command",
+    "help": "vllm_vitals.cli.help",
 }
 
 

@@ -14,6 +14,9 @@ from vllm_vitals.config.alerts import Config as AlertConfig
 from vllm_vitals.config.review import ReviewSettings
 from vllm_vitals.config.thresholds import ThresholdsConfig
 from vllm_vitals.config.values import (
+    ClusterLabel,
+    ClusterName,
+    ClusterValue,
     Duration,
     FilePath,
     HeaderName,
@@ -30,6 +33,7 @@ from vllm_vitals.logs.config import LogsConfig
 from vllm_vitals.scrape.target import Address
 
 MAX_TARGETS = 10_000
+SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"  # where a pod finds its token
 RESERVED_LABELS = frozenset(label for metric in METRICS for label in metric.all_labels) | {"le", "job", "instance"}
 
 
@@ -146,20 +150,48 @@ class DnsSd(Strict):
     refresh_interval: Duration = 30.0
 
 
+def _in_pod() -> TlsConfig:
+    return TlsConfig(ca_file=f"{SERVICE_ACCOUNT}/ca.crt")
+
+
+class KubernetesSd(Strict):
+    """Pods as the cluster's API lists them: those behind one Service, or behind all whose labels are ``selector``."""
+
+    namespace: ClusterName
+    service: ClusterName | None = None
+    selector: Annotated[dict[ClusterLabel, ClusterValue], Field(validate_default=True)] = Field(default_factory=dict)
+    port: Annotated[int, Field(gt=0, le=65535)] = 8000
+    refresh_interval: Duration = 15.0
+    api_server: ServiceUrl = "https://kubernetes.default.svc"
+    bearer_token_file: FilePath = f"{SERVICE_ACCOUNT}/token"
+    tls: TlsConfig = Field(default_factory=_in_pod)
+
+    @field_validator("selector")
+    @classmethod
+    def _one_way_to_name(cls, selector: dict[str, str], info: ValidationInfo) -> dict[str, str]:
+        if (info.data.get("service", cls) is not None) is bool(selector):
+            raise PydanticCustomError("pair", "give either service, by its name, or selector: labels of Services")
+        return selector
+
+
 class DiscoveryConfig(Watched):
     """One entry of ``discovery``: where targets come from, and how those are watched."""
 
     file_sd: FileSd | None = None
     http_sd: HttpSd | None = None
+    kubernetes_sd: KubernetesSd | None = None
     dns_sd: Annotated[DnsSd | None, Field(validate_default=True)] = None
 
     @field_validator("dns_sd")
     @classmethod
     def _one_source(cls, dns: DnsSd | None, info: ValidationInfo) -> DnsSd | None:
-        others = [info.data.get(name, cls) is not None for name in ("file_sd", "http_sd")]  # a wrong one counts too
+        others = [info.data.get(name, cls) is not None for name in _OTHERS]  # a wrong one counts too
         if sum(others) + (dns is not None) != 1:
-            raise PydanticCustomError("pair", "give exactly one of file_sd, http_sd and dns_sd")
+            raise PydanticCustomError("pair", "give exactly one of file_sd, http_sd, kubernetes_sd and dns_sd")
         return dns
+
+
+_OTHERS = ("file_sd", "http_sd", "kubernetes_sd")
 
 
 class FlightConfig(Strict):

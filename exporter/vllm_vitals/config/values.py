@@ -186,6 +186,11 @@ def _header(name: str) -> str:
 
 Text = Annotated[str, Field(max_length=256)]
 LabelName = Annotated[str, matching(r"[a-zA-Z_][a-zA-Z0-9_]{0,63}", "a label name such as cluster")]
+ClusterName = Annotated[str, matching(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "a name of Kubernetes such as models")]
+ClusterLabel = Annotated[
+    str, matching(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([-\w.]{0,61}[A-Za-z0-9])?", "a label of Kubernetes such as app")
+]
+ClusterValue = Annotated[str, matching(r"[A-Za-z0-9]([-\w.]{0,61}[A-Za-z0-9])?", "the value of a label such as vllm")]
 Pattern = Annotated[str, Field(max_length=1024), AfterValidator(_compiles)]
 PlainPath = Annotated[Path, BeforeValidator(_path)]
 FilePath = Annotated[str, Field(max_length=1024), AfterValidator(_below_config)]

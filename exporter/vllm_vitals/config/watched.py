@@ -11,7 +11,7 @@ from vllm_vitals.config.errors import show
 from vllm_vitals.config.schema import BasicAuthConfig, DiscoveryConfig, File, TargetConfig, TlsConfig, Watched
 from vllm_vitals.core.snapshot import Role
 from vllm_vitals.core.thresholds import Thresholds
-from vllm_vitals.scrape.discovery import DnsSource, FileSource, HttpSource, Source
+from vllm_vitals.scrape.discovery import DnsSource, FileSource, HttpSource, KubernetesSource, Source
 from vllm_vitals.scrape.target import CanaryPlan, Credentials, Target, Tls
 
 
@@ -114,6 +114,13 @@ def _source(entry: DiscoveryConfig) -> Source:
         sd = entry.http_sd
         who = _credentials(sd.bearer_token_file, sd.basic_auth)
         return HttpSource(sd.url, sd.refresh_interval, who, _tls(sd.tls))
+    if entry.kubernetes_sd is not None:
+        k8s = entry.kubernetes_sd
+        selector = {"kubernetes.io/service-name": k8s.service} if k8s.service else k8s.selector
+        return KubernetesSource(
+            k8s.api_server, k8s.namespace, tuple(selector.items()), k8s.port, k8s.refresh_interval,
+            _credentials(k8s.bearer_token_file, None), _tls(k8s.tls),
+        )  # fmt: skip
     assert entry.dns_sd is not None  # noqa: S101 - the model lets nothing else through
     dns = entry.dns_sd
     return DnsSource(tuple(dns.names), dns.type, dns.port, dns.refresh_interval)

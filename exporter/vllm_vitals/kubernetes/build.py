@@ -39,7 +39,7 @@ def outputs(
     boards = dashboards_build.as_configmaps(dashboards_build.build(DashboardSite(config=limits)))
     maps = [yaml.safe_load(text) for text in boards.values()]
     manifests = {
-        "vllm-vitals.yml": _file([*everything(site), *map(presets.service, site.presets)]),
+        "vllm-vitals.yml": _file(everything(site)),
         "rules.yml": _file(placed(document, site) for document in objects),
         "dashboards.yml": _file(placed(document, site) for document in maps),
     }
@@ -76,12 +76,12 @@ def _file(objects: Iterable[Object]) -> str:
     return HEADER + "".join(dump(document, "---\n") for document in objects)
 
 
-def watched(file: Path | None, chosen: Sequence[presets.Chosen] = ()) -> str:
+def watched(file: Path | None, chosen: Sequence[presets.Chosen] = (), through_api: bool = False) -> str:
     """Return the text of the daemon's config, checked; without a file the example, which finds pods as chosen."""
     path = file or _EXAMPLE
     text = path.read_text(encoding="utf-8")
     if chosen and file is None:
-        config = {**section.document(path), "discovery": [presets.discovery(one) for one in chosen]}
+        config = {**section.document(path), "discovery": [presets.discovery(one, through_api) for one in chosen]}
         loader.build(str(path), config, path.parent)
         return dump(config, f"# What `--preset {' --preset '.join(map(str, chosen))}` watches.\n")
     loader.load(path)

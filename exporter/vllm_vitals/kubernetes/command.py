@@ -51,8 +51,15 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
                 multiple=True,
                 callback=_presets,
                 metavar="NAME[:PORT][@NAMESPACE]",
-                help="Platform whose vLLM pods to discover: kserve, llm-d, production-stack, ray-serve, aibrix, dynamo "
-                "(repeatable).",
+                help="Platform whose vLLM pods to find (kserve, llm-d, production-stack, ray-serve, aibrix, dynamo), "
+                "or LABEL=VALUE of the pods (repeatable).",
+            ),
+            click.option(
+                "--discover-by",
+                type=click.Choice(["dns", "api"]),
+                default="dns",
+                show_default=True,
+                help="Pods of presets by DNS; or by the cluster's API, with their names and nodes: needs a Role.",
             ),
             click.option(
                 "--alerts",
@@ -124,6 +131,7 @@ def check(out: Path, **site: Any) -> None:
 def _generated(
     file: Path | None, limits: Path | None, namespace: str, image: str, shards: int, replicas: int,
     labels: dict[str, str], modes: frozenset[str], operator: str, chosen: tuple["Chosen", ...],
+    discover_by: str,
 ) -> dict[str, str]:  # fmt: skip
     with needing_packages():
         from vllm_vitals.config import section  # noqa: PLC0415
@@ -131,7 +139,9 @@ def _generated(
         from vllm_vitals.kubernetes.objects import Site  # noqa: PLC0415
     if file is not None and chosen:
         raise click.UsageError("give either --config, which has a discovery of its own, or --preset")
-    config = watched(file, chosen)
+    if discover_by == "api" and not chosen:
+        raise click.UsageError("--discover-by api is for a --preset; a --config has kubernetes_sd for it")
+    config = watched(file, chosen, discover_by == "api")
     site = Site(config, namespace, image, shards, replicas, labels=labels, operator=operator, presets=chosen)
     source = limits or file
     return outputs(site, modes, None if source is None else section.alerts(source))

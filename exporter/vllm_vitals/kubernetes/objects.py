@@ -1,14 +1,17 @@
 """The objects that run vllm-vitals in a cluster, as plain data.
 
 Input: a `Site`. Output: Kubernetes objects. Invariant: nothing runs as root, writes to its own file system, or holds a
-token of the cluster; a config that changes restarts the pods that read it.
+token of the cluster, but where it shall ask the API for pods; a config that changes restarts the pods that read it.
 """
 
 import hashlib
 from dataclasses import dataclass, field
 from typing import Any
 
+import yaml
+
 from vllm_vitals import __version__
+from vllm_vitals.kubernetes import presets
 from vllm_vitals.kubernetes.presets import Chosen
 from vllm_vitals.rules.formats import OPERATOR_API, VICTORIA_API
 
@@ -35,6 +38,13 @@ class Site:
     operator: str = "prometheus-operator"
     presets: tuple[Chosen, ...] = ()
 
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """Return the namespaces whose pods its config asks the cluster's API for, with the account of the pod."""
+        entries = (yaml.safe_load(self.config) or {}).get("discovery") or ()
+        found = [entry["kubernetes_sd"] for entry in entries if "kubernetes_sd" in entry]
+        return tuple(each["namespace"] for each in found if "bearer_token_file" not in each)
+
 
 def everything(site: Site) -> list[Object]:
     """Return what runs it: account, config, a Deployment a shard, and how people and Prometheus reach it."""
@@ -47,6 +57,8 @@ def everything(site: Site) -> list[Object]:
             "ports": [{"name": "http", "port": PORT, "targetPort": "http"}],
         }),
         pod_monitor(site),
+        *map(presets.service, site.presets),
+        *presets.rights(site.asked, NAME, site.namespace),
     ]  # fmt: skip
 
 
@@ -59,7 +71,7 @@ def deployment(site: Site, index: int) -> Object:
         "metadata": {"labels": labels, "annotations": {"checksum/config": digest}},
         "spec": {
             "serviceAccountName": NAME,
-            "automountServiceAccountToken": False,
+            "automountServiceAccountToken": bool(site.asked),
             "securityContext": {
                 "runAsNonRoot": True,
                 "runAsUser": USER,

@@ -1,4 +1,4 @@
-"""Targets that come and go: file_sd and http_sd in Prometheus' formats, and DNS.
+"""Targets that come and go: file_sd and http_sd in Prometheus' formats, DNS, and the EndpointSlices of a cluster.
 
 Inputs: a `Source`, a way to fetch, a resolver. Output: the list that was found last. Invariant: a source that fails
 keeps its last good list and says why, once; one that answers replaces it at once, also by nothing. What it says is
@@ -17,7 +17,8 @@ from typing import Literal
 
 from vllm_vitals.core.snapshot import Scrape
 from vllm_vitals.log import Logger
-from vllm_vitals.scrape.target import Credentials, Target, Tls, shown
+from vllm_vitals.scrape.endpoint_slices import address, parse_slices
+from vllm_vitals.scrape.target import DEFAULT_VLLM_PORT, Credentials, Target, Tls, shown
 from vllm_vitals.scrape.target_groups import MAX_FOUND, Found, SourceError, parse_groups
 
 MAX_FILE_BYTES = 16 * 1024 * 1024
@@ -50,11 +51,25 @@ class DnsSource:
 
     names: tuple[str, ...]
     type: Literal["A", "AAAA", "SRV"] = "SRV"
-    port: int = 8000
+    port: int = DEFAULT_VLLM_PORT
     refresh: float = 30.0
 
 
-Source = FileSource | HttpSource | DnsSource
+@dataclass(frozen=True, slots=True)
+class KubernetesSource:
+    """Pods of a namespace, behind the Services whose EndpointSlices have the labels ``selector``; all at ``port``."""
+
+    api_server: str
+    namespace: str
+    selector: tuple[tuple[str, str], ...]
+    port: int = DEFAULT_VLLM_PORT
+    refresh: float = 15.0
+    credentials: Credentials = field(default_factory=Credentials)
+    tls: Tls = field(default_factory=Tls)
+
+
+Source = FileSource | HttpSource | DnsSource | KubernetesSource
+Parse = Callable[[str, bytes, Callable[[], bool]], list[Found]]
 Fetch = Callable[[Target], Awaitable[Scrape]]
 Resolve = Callable[[str, str, int], Awaitable[list[str]]]  # name, type, port -> addresses; none: no such name
 
@@ -108,6 +123,8 @@ def _reader(source: Source, fetch: Fetch, resolve: Resolve) -> "_Reader":
         reader.parts, reader.read_part = lambda: _matching(source.files), reader.read_file
     elif isinstance(source, HttpSource):
         reader.parts, reader.read_part = lambda: [source.url], lambda _: reader.read_http(source, fetch)
+    elif isinstance(source, KubernetesSource):
+        reader.parts, reader.read_part = lambda: [source.namespace], lambda _: reader.read_cluster(source, fetch)
     else:
         reader.parts, reader.read_part = lambda: source.names, lambda name: reader.read_dns(source, name, resolve)
     return reader
@@ -150,11 +167,18 @@ class _Reader:
     async def read_http(self, source: HttpSource, fetch: Fetch) -> list[Found]:
         """Return the targets of a service."""
         where = shown(source.url)
-        who, tls, deadline = source.credentials, source.tls, min(10.0, source.refresh)
-        reply = await fetch(Target(where, source.url, source.refresh, deadline, credentials=who, tls=tls))
-        if reply.body is None:
-            raise SourceError(f"{where}: {reply.reason}: {reply.detail}")
-        return await self._parsed(source.url, where, reply.body)
+        return await self._parsed(source.url, where, await _answer(source, source.url, fetch))
+
+    async def read_cluster(self, source: KubernetesSource, fetch: Fetch) -> list[Found]:
+        """Return the pods that a cluster's API lists."""
+        url = address(source.api_server, source.namespace, dict(source.selector))
+        needs = f"the token needs a Role in {source.namespace}: list on endpointslices of discovery.k8s.io"
+        content = await _answer(source, url, fetch, needs)
+
+        def parse(where: str, body: bytes, _: object) -> list[Found]:
+            return parse_slices(where, body, source.port)
+
+        return await self._parsed(source.namespace, shown(url), content, parse=parse)
 
     async def read_dns(self, source: DnsSource, name: str, resolve: Resolve) -> list[Found]:
         """Return the addresses of a name."""
@@ -164,11 +188,13 @@ class _Reader:
             found = await _resolved(source, name, resolve)
         return found
 
-    async def _parsed(self, part: str, where: str, content: bytes, stamp: object = None) -> list[Found]:
+    async def _parsed(
+        self, part: str, where: str, content: bytes, stamp: object = None, parse: Parse | None = None
+    ) -> list[Found]:
         """Parse beside the event loop. Content that could not be parsed is not tried again either."""
         digest, known = hashlib.sha256(content).digest(), self._known.get(part)
         if known is None or known.digest != digest:
-            known = await asyncio.to_thread(_parse, where, content, digest, self.gone)
+            known = await asyncio.to_thread(_parse, parse or parse_groups, where, content, digest, self.gone)
         self._known[part] = replace(known, stamp=stamp)
         return known.said()
 
@@ -189,9 +215,24 @@ class _Known:
         return self.found
 
 
-def _parse(where: str, content: bytes, digest: bytes, gone: Event) -> _Known:
+async def _answer(source: HttpSource | KubernetesSource, url: str, fetch: Fetch, needs: str = "") -> bytes:
+    """Return the body that a service answers with 200. Raises `SourceError`, which says what a refused token needs."""
+    where, deadline = shown(url), min(10.0, source.refresh)
+    accept = {"Accept": "application/json"}
+    target = Target(
+        where, url, source.refresh, deadline, credentials=source.credentials, tls=source.tls, headers=accept
+    )
+    reply = await fetch(target)
+    if reply.body is None:
+        status = reply.detail.partition(" from ")[0]
+        why = f"{status}: {needs}" if needs and status in ("HTTP 401", "HTTP 403") else reply.detail
+        raise SourceError(f"{where}: {reply.reason}: {why}")
+    return reply.body
+
+
+def _parse(parse: Parse, where: str, content: bytes, digest: bytes, gone: Event) -> _Known:
     try:
-        return _Known(digest, parse_groups(where, content, gone.is_set))
+        return _Known(digest, parse(where, content, gone.is_set))
     except SourceError as error:
         return _Known(digest, [], str(error))
 

@@ -64,10 +64,12 @@ timeoutSeconds: 3
 {{- $table := .Files.Get "files/presets.yml" | fromYaml -}}
 {{- $out := list -}}
 {{- range .Values.presets -}}
-{{- $preset := get $table .name -}}
+{{- $own := contains "=" .name -}}
+{{- $preset := $own | ternary (dict "label" (.name | splitList "=" | first) "value" (.name | splitList "=" | last) "port" 8000) (get $table .name) -}}
 {{- $port := .port | default $preset.port | int -}}
-{{- $value := hasSuffix "/port" $preset.label | ternary ($port | toString) $preset.value -}}
-{{- $name := printf "%s-%s" (include "vllm-vitals.fullname" $root) .name -}}
+{{- $value := and (not $own) (hasSuffix "/port" $preset.label) | ternary ($port | toString) $preset.value -}}
+{{- $slug := regexReplaceAll "[^a-z0-9]+" (lower .name) "-" | trunc 40 | trimAll "-" -}}
+{{- $name := printf "%s-%s" (include "vllm-vitals.fullname" $root) $slug | trunc 57 | trimSuffix "-" -}}
 {{- if ne $port (int $preset.port) -}}{{- $name = printf "%s-%d" $name $port -}}{{- end -}}
 {{- $out = append $out (dict "service" $name "namespace" .namespace "port" $port "label" $preset.label "value" $value) -}}
 {{- end -}}
@@ -79,12 +81,26 @@ timeoutSeconds: 3
 {{- $config := deepCopy .Values.config -}}
 {{- if .Values.presets -}}
 {{- $found := list -}}
+{{- $api := eq .Values.discoverBy "api" -}}
 {{- range include "vllm-vitals.presets" . | fromJsonArray -}}
+{{- if $api -}}
+{{- $found = append $found (dict "kubernetes_sd" (dict "namespace" .namespace "service" .service "port" (int .port))) -}}
+{{- else -}}
 {{- $host := printf "%s.%s.svc.cluster.local" .service .namespace -}}
 {{- $sd := dict "names" (list $host) "type" "A" "port" (int .port) "refresh_interval" "15s" -}}
 {{- $found = append $found (dict "dns_sd" $sd "labels" (dict "namespace" .namespace)) -}}
 {{- end -}}
+{{- end -}}
 {{- $config = set $config "discovery" $found -}}
 {{- end -}}
 {{ toYaml $config }}
+{{- end -}}
+
+{{- /* Namespaces whose EndpointSlices the daemon lists: a JSON list. */ -}}
+{{- define "vllm-vitals.asked" -}}
+{{- $asked := .Values.apiNamespaces -}}
+{{- if eq .Values.discoverBy "api" -}}
+{{- range .Values.presets -}}{{- $asked = append $asked .namespace -}}{{- end -}}
+{{- end -}}
+{{ toJson (uniq $asked) }}
 {{- end -}}

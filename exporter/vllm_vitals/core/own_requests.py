@@ -8,7 +8,7 @@ falls, and what vLLM itself says (the published sample) stays as it is.
 
 from array import array
 from bisect import bisect_left
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from operator import sub
@@ -72,13 +72,14 @@ class OwnRequests:
             if identity in room
             for name in _TOKENS
         }
+        ended: defaultdict[Identity, Counter[str]] = defaultdict(Counter)  # canaries of this scrape, by reason
         while self._pending and room and self._pending[0].sent_at + self._pending[0].took_s <= began:
             identity = max(room, key=lambda i: room[i])
             if room[identity] < 1:
                 break
             room[identity] -= 1
             taken = self._taken.setdefault(identity, _Taken())
-            _take(taken, self._pending.popleft(), before[identity], now[identity])
+            _take(taken, self._pending.popleft(), before[identity], now[identity], ended[identity])
             for name in _TOKENS:  # never more than was counted since the last scrape: no counter may fall
                 taken.tokens[name] = min(taken.tokens[name], limits[identity, name])
 
@@ -96,9 +97,10 @@ def _anew(old: EngineSample, new: EngineSample | None) -> bool:
     return new is None or (new.generation_tokens or 0.0) < (old.generation_tokens or 0.0)
 
 
-def _take(taken: _Taken, canary: Canary, old: EngineSample, new: EngineSample) -> None:
+def _take(taken: _Taken, canary: Canary, old: EngineSample, new: EngineSample, ended: Counter[str]) -> None:
     said, earlier = new.responses or {}, old.responses or {}
-    reason = next((r for r in _REASONS if said.get(r, 0.0) - _responses(taken, r) > earlier.get(r, 0.0)), _REASONS[0])
+    reason = next((r for r in _REASONS if said.get(r, 0.0) - earlier.get(r, 0.0) > ended[r]), _REASONS[0])
+    ended[reason] += 1
     prompt = PROMPT_TOKENS if canary.prompt_tokens is None else canary.prompt_tokens
     output = 1.0 if canary.output_tokens is None else canary.output_tokens
     taken.responses[reason] = _responses(taken, reason) + 1

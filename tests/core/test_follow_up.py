@@ -74,6 +74,54 @@ def test_nothing_to_end_and_too_little_time_are_said() -> None:
 
 
 @pytest.mark.parametrize(
+    ("moments", "word"),
+    [
+        (minutes(60, 30, 40, 6), "worked"),  # quiet for 30 s
+        (minutes(55, 30, 40, 6), "no effect"),
+        (minutes(30, 30, 40, 6), "no effect"),
+        (minutes(25, 25, 40, 6), "too early"),
+        (minutes(30, 0, 5, 5), "calm"),
+        (minutes(25, 0, 5, 5), "too early"),
+        (minutes(100, 100, 40, 36), "not in force"),  # nine tenths are still inside
+        (minutes(100, 100, 40, 35.9), "draining"),
+        (minutes(100, 100, 40, 6.1), "draining"),
+    ],
+)
+def test_half_a_minute_of_quiet_and_a_tenth_less_inside_are_what_counts(moments: list[Moment], word: str) -> None:
+    assert said("cap=6", moments)[0] == word
+
+
+def test_a_counter_that_begins_anew_adds_what_it_shows() -> None:
+    moments = [(0.0, 500.0, 6.0, 30.0), (10.0, 510.0, 6.0, 30.0), (20.0, 3.0, 6.0, 30.0), (30.0, 5.0, 6.0, 30.0)]
+    assert said("max_num_seqs=6", moments)[1].startswith("15 preemptions in 30 s: max_num_seqs=6 does not end them")
+
+
+@pytest.mark.parametrize(("value", "word"), [("48.0", "no effect"), ("fp8", "not in force"), ("49", "not in force")])
+def test_a_setting_is_in_force_where_it_is_the_same_number_or_word(value: str, word: str) -> None:
+    assert said("max_num_seqs=48", minutes(120, 120, 40, 40), {"max_num_seqs": value})[0] == word
+
+
+def test_what_is_not_counted_is_neither_a_preemption_nor_an_end_of_them() -> None:
+    follow = FollowUp(change("cap=6"))
+    for at, preemptions, running, waiting in (
+        (0.0, 10.0, 6.0, 9.0), (10.0, None, 6.0, 9.0), (20.0, 12.0, 6.0, None), (25.0, 12.0, None, 9.0),
+        (50.0, 12.0, 6.0, None),
+    ):  # fmt: skip
+        sample = EngineSample(running=running, waiting=waiting, preemptions=preemptions)
+        engine = EngineSnapshot(KEY, State.DEATH_SPIRAL, 0.0, 1000.0 + at, sample=sample)
+        follow.see(TargetSnapshot(KEY.target, True, 1000.0 + at, 0.1, engines=(engine,)))
+    [outcome] = follow.outcomes()
+    assert (outcome.word, outcome.text) == ("worked", "preemptions 0 after 20 s, for 30 s now; 0 wait")
+
+
+@pytest.mark.parametrize(("value", "number"), [("1", 1.0), ("1.5", 1.5)])
+def test_a_cap_of_one_is_a_cap(value: str, number: float) -> None:
+    assert change(f"concurrency={value}").number == number
+    with pytest.raises(ValueError, match="above 0"):
+        change("cap=0.9")
+
+
+@pytest.mark.parametrize(
     ("text", "why"),
     [
         ("cap", "--after: expected NAME=VALUE such as cap=5, got 'cap'"),

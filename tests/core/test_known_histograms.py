@@ -1,0 +1,168 @@
+"""What is said of known histograms, to four digits: every answer, its bounds, and whether it is sure.
+
+`test_distribution` holds the answers against the truth, on average; here each stays what it is. Who changes the model
+changes them: run ``bench/distributions.py``, see that they come nearer to the truth, and take over what
+``python -m tests.core.test_known_histograms`` prints.
+"""
+
+from array import array
+from statistics import NormalDist
+
+import pytest
+
+from tests.core.phases import ONE_TWO_FIVE, TTFT, histogram
+from vllm_vitals.core.distribution import Cut, fit, is_sure
+from vllm_vitals.core.sample import Histogram
+from vllm_vitals.core.shape import shape_of
+from vllm_vitals.core.snapshot import Reading
+
+
+def normal(middle: float, sigma: float, count: int) -> list[float]:
+    """A log-normal, evenly: its quantiles at the middle of each rank."""
+    score = NormalDist().inv_cdf
+    return [middle * 2.718281828459045 ** (sigma * score((k + 0.5) / count)) for k in range(count)]
+
+
+SHAPES: dict[str, tuple[Histogram, tuple[float, float] | None]] = {
+    "many buckets": (histogram(normal(150, 0.8, 400), ONE_TWO_FIVE), None),
+    "fine buckets": (histogram(normal(0.4, 0.9, 300), TTFT), None),
+    "two humps with nothing between": (histogram(normal(3, 0.1, 60) + normal(900, 0.3, 140), ONE_TWO_FIVE), None),
+    "three buckets": (histogram(normal(90, 0.35, 80), ONE_TWO_FIVE), None),
+    "two buckets": (histogram(normal(190, 0.2, 60), ONE_TWO_FIVE), None),
+    "two buckets, of which the lower is the first": (histogram(normal(0.001, 0.5, 60), TTFT), None),
+    "one bucket": (histogram(normal(300, 0.1, 50), ONE_TWO_FIVE), None),
+    "one bucket, which is the first": (histogram(normal(0.0005, 0.1, 50), TTFT), None),
+    "one bucket without an end": (histogram(normal(9000, 0.2, 50), ONE_TWO_FIVE), None),
+    "a last bucket without an end": (histogram(normal(2000, 0.9, 200), ONE_TWO_FIVE), None),
+    "few": (histogram([30.0, 70.0, 80.0, 150.0, 400.0], ONE_TWO_FIVE), None),
+    "one": (histogram([70.0], ONE_TWO_FIVE), None),
+    "a sum at the lower edges": (Histogram((10.0, 20.0, 50.0), array("d", [0.0, 40.0, 80.0, 80.0]), 1260.0), None),
+    "a sum at the upper edges": (Histogram((10.0, 20.0, 50.0), array("d", [0.0, 40.0, 80.0, 80.0]), 2740.0), None),
+    "counts that are not whole": (Histogram((10.0, 20.0, 50.0), array("d", [0.0, 7.25, 31.5, 40.125]), 1500.5), None),
+    "cut at a cap": (
+        histogram([min(256.0, value) for value in normal(150, 0.8, 200)], ONE_TWO_FIVE), (256.0, 50.0),
+    ),
+    "nearly all cut at a cap": (
+        histogram([min(256.0, value) for value in normal(400, 0.5, 100)], ONE_TWO_FIVE), (256.0, 82.0),
+    ),
+}  # fmt: skip
+
+
+def shown(reading: Reading) -> str:
+    """Value, bounds, and a mark where no rule may be chosen by it."""
+    value, lower, upper = ("-" if one is None else f"{one if abs(one) > 1e-6 else 0:.4g}" for one in reading[:3])
+    return f"{value} [{lower} {upper}]" + ("" if is_sure(reading) else "?")
+
+
+def said(known: Histogram, cut: tuple[float, float] | None) -> list[str]:
+    """Quantiles; spread; shares; and how far the ends of the shape are open: likely 2 % and 99 %, likely spread."""
+    found, shape = fit(known, cut=None if cut is None else Cut(*cut)), shape_of(known, cut)
+    ends = (shape.likely(0.02)[::2], shape.likely(0.99)[::2], shape.spread()[::2])
+    return [
+        " ".join(shown(found.quantile(q)) for q in (0.02, 0.25, 0.5, 0.9, 0.99)),
+        f"cv {shown(found.cv())}, above " + " ".join(shown(found.share_above(x)) for x in (7e-4, 0.3, 30, 130, 700)),
+        " ".join(f"{low:.4g}..{high:.4g}" for low, high in ends),
+    ]
+
+
+# fmt: off
+SAID: dict[str, list[str]] = {
+    "many buckets": [
+        "29.07 [20 50] 87.3 [50 100] 149.9 [100 200] 411.5 [200 500] 962.6 [500 1000]",
+        "cv 0.9368 [0.6213 1.426], above 1 [1 1] 1 [1 1] 0.9793 [0.915 0.995] 0.572 [0.36 0.695] 0.02791 [0.01 0.065]",
+        "29.66..29.66 1000..1000 0.887..1.013",
+    ],
+    "fine buckets": [
+        "0.06226 [0.06 0.08] 0.2169 [0.1 0.25] 0.3997 [0.25 0.5] 1.243 [1 2.5] 3.106 [2.5 5]",
+        "cv 1.105 [0.7537 1.557], above 1 [1 1] 0.6266 [0.4033 0.7] 0 [0 0] 0 [0 0] 0 [0 0]",
+        "0.06431..0.06431 3.304..3.304 1.076..1.131",
+    ],
+    "two humps with nothing between": [
+        "2.874 [2 5]? 4.722 [2 5] 789.2 [500 1000] 1269 [1000 2000] 1773 [1000 2000]",
+        "cv 0.7539 [0.6683 1.124], above 1 [1 1] 1 [1 1] 0.7 [0.7 0.7] 0.7 [0.7 0.7] 0.5705 [0.255 0.68]",
+        "2.235..3.692 1826..1826 0.7506..0.7668",
+    ],
+    "three buckets": [
+        "42.75 [20 50] 70.3 [50 100] 89.74 [50 100] 140.5 [100 200] 218.8 [200 500]",
+        "cv 0.3624 [0.1649 0.8089], above 1 [1 1] 1 [1 1] 0.999 [0.95 1] 0.1521 [0.0125 0.3875] 0 [0 0]",
+        "38.26..46.12 202.2..216.8 0.3509..0.4006",
+    ],
+    "two buckets": [
+        "137.2 [100 192.1] 169.4 [100 200] 190.7 [100 200] 237.3 [200 500] 289.7 [200 500]",
+        "cv 0.1735 [0.02632 0.767]?, above 1 [1 1] 1 [1 1] 1 [1 1] 0.9899 [0.4 1] 0 [0 0]",
+        "122.6..147.5 263.5..318.2 0.133..0.2252",
+    ],
+    "two buckets, of which the lower is the first": [
+        "0.0003841 [0 0.001] 0.0007102 [0 0.001] 0.0009899 [0 0.001] 0.001822 [0.001 0.005] 0.003002 [0.001259 0.005]",
+        "cv 0.4938 [0.1147 1.534], above 0.7675 [0.5 1] 0 [0 0] 0 [0 0] 0 [0 0] 0 [0 0]",
+        "0.0003062..0.0004277 0.002544..0.003371 0.4202..0.5739",
+    ],
+    "one bucket": [
+        "236.2 [200 301.5] 279.1 [200 333.5] 299 [200 395.1] 341.3 [279.4 500] 382.2 [301.5 500]",
+        "cv 0.1048 [0 0.4708]?, above 1 [1 1] 1 [1 1] 1 [1 1] 1 [1 1] 0 [0 0]",
+        "204..276.8 328.2..482.2 0.03881..0.2427",
+    ],
+    "one bucket, which is the first": [
+        "0.0003273 [0 0.0005024]? 0.0004388 [0 0.0006611] 0.0004924 [4.885e-06 0.0009662] "
+        "0.0006146 [0.0004472 0.001]? 0.000739 [0.0005024 0.001]?",
+        "cv 0.1765 [0 0.9951]?, above 0.02347 [0 1] 0 [0 0] 0 [0 0] 0 [0 0] 0 [0 0]",
+        "0.0001836..0.0004325 0.0005757..0.0009754 0.06515..0.4062",
+    ],
+    "one bucket without an end": [
+        "6372 [5000 9177]? 8157 [5000 1.05e+04] 9030 [5000 1.303e+04] 1.099e+04 [5000 3.981e+04]? "
+        "1.305e+04 [5000 2.139e+05]?",
+        "cv 0.1563 [0 inf]?, above 1 [1 1] 1 [1 1] 1 [1 1] 1 [1 1] 1 [1 1]",
+        "5143..8054 1.037e+04..2.441e+04 0.05747..0.4227",
+    ],
+    "a last bucket without an end": [
+        "304.5 [200 500] 1083 [1000 2000] 1989 [1000 2000] 6249 [5000 1.591e+04] 1.478e+04 [5000 8.136e+04]",
+        "cv 1.074 [0.5241 inf], above 1 [1 1] 1 [1 1] 1 [1 1] 0.9989 [0.995 1] 0.88 [0.78 0.94]",
+        "319.8..319.8 1.341e+04..1.951e+04 0.9595..1.244",
+    ],
+    "few": [
+        "37.96 [20 50]? 60.28 [50 100]? 82.49 [50 100]? 376.7 [280 500]? 376.7 [280 500]?",
+        "cv 0.9388 [0.5675 1.232]?, above 1 [1 1] 1 [1 1] 0.9532 [0.8 1] 0.3089 [0.2 0.4] 0 [0 0]",
+        "20.8..33.08 450.4..499.9 0.7947..1.017",
+    ],
+    "one": [
+        "70 [70 70] 70 [70 70] 70 [70 70] 70 [70 70] 70 [70 70]",
+        "cv 0.215 [0 0.3499]?, above 1 [1 1] 1 [1 1] 1 [1 1] 0 [0 0] 0 [0 0]",
+        "50..54.75 85.23..99.98 0.1034..0.2892",
+    ],
+    "a sum at the lower edges": [
+        "10.28 [10 11.54] 12.86 [10 12.86] 19.84 [10 20] 26.67 [20 26.67] 47.48 [20 50]",
+        "cv 0.434 [0.2698 0.4685], above 1 [1 1] 1 [1 1] 0.2123 [0 0.5] 0 [0 0] 0 [0 0]",
+        "10.17..10.5 44.97..48.08 0.3942..0.4713",
+    ],
+    "a sum at the upper edges": [
+        "10.07 [10 20] 17 [17 20] 19.77 [18.5 20] 48.12 [48.12 50] 49.31 [48.5 50]",
+        "cv 0.4657 [0.4161 0.4657], above 1 [1 1] 1 [1 1] 0.2877 [0 0.5] 0 [0 0] 0 [0 0]",
+        "10.04..10.17 48.11..49.58 0.4726..0.5523",
+    ],
+    "counts that are not whole": [
+        "11.53 [10 20] 23.18 [20 43.8] 33.17 [20 50] 65.67 [50 174.1] 98.48 [50 504.9]?",
+        "cv 0.5454 [0.2525 inf], above 1 [1 1] 1 [1 1] 0.5632 [0.215 0.8193] 0.003316 [0 0.215] 0 [0 0.215]",
+        "10.39..14.93 86.95..143.1 0.4653..0.683",
+    ],
+    "cut at a cap": [
+        "28.47 [20 50] 87.03 [50 100] 149.7 [100 200] 256 [256 256] 256 [256 256]",
+        "cv 0.4963 [0.319 0.9203], above 1 [1 1] 1 [1 1] 0.9793 [0.915 0.995] 0.5724 [0.36 0.695] 0 [0 0]",
+        "29.67..29.67 777.2..1146 0.4962..0.4964",
+    ],
+    "nearly all cut at a cap": [
+        "131.1 [100 200] 256 [256 256] 256 [256 256] 256 [256 256] 256 [256 256]",
+        "cv 0.1141 [0.05468 0.4952], above 1 [1 1] 1 [1 1] 1 [1 1] 0.9857 [0.92 1] 0 [0 0]",
+        "122.8..153.8 1045..1709 0.1035..0.1252",
+    ],
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_each_histogram_is_told_as_ever(name: str) -> None:
+    assert said(*SHAPES[name]) == SAID[name]
+
+
+if __name__ == "__main__":
+    for name, given in SHAPES.items():
+        rows = "".join(f'        "{row}",\n' for row in said(*given))
+        print(f'    "{name}": [\n{rows}    ],')

@@ -28,6 +28,7 @@ COMMANDS = {
     "snapshot": "vllm_vitals.planner.command",
     "compare": "vllm_vitals.planner.command",
     "whatif": "vllm_vitals.planner.command",
+    "tune": "vllm_vitals.planner.tune.command",
     "rules": "vllm_vitals.rules.command",
     "dashboards": "vllm_vitals.dashboards.command",
     "kubernetes": "vllm_vitals.kubernetes.command",

@@ -33,7 +33,19 @@ def record(
     The server is a URL, or the name of a target of --config. A recording holds metrics only: no prompts, outputs or
     requests.
     """
-    target = replace(_target(url, file, access), interval=interval)
+    target = replace(server(url, file, access), interval=interval)
+    tally, interrupted = take(target, output, seconds, force)
+    scrapes = f"{tally.good} scrape{'s' if tally.good != 1 else ''} of {target.name}"
+    failed = f", {tally.failed} failed" + (f" ({tally.last})" if tally.last else "")
+    where = "standard output" if output == STANDARD else output
+    click.echo(f"{where}: {scrapes}{failed}{', interrupted' if interrupted else ''}", err=output == STANDARD)
+
+
+def take(target: Target, output: Path, seconds: float, force: bool) -> tuple[checking.Tally, bool]:
+    """Write scrapes of so many seconds; what was scraped, and whether Ctrl-C ended it.
+
+    Raises `click.ClickException` where the file cannot be written, or nothing answered; then none is kept.
+    """
     tally, interrupted = checking.Tally(), False
     try:
         with _opened(output, force) as stream:
@@ -51,13 +63,10 @@ def record(
         _remove(output)
         why = tally.last or "interrupted before the first answer"
         raise click.ClickException(f"{target.name} gave no metrics, so no recording is kept: {why}")
-    scrapes = f"{tally.good} scrape{'s' if tally.good != 1 else ''} of {target.name}"
-    failed = f", {tally.failed} failed" + (f" ({tally.last})" if tally.last else "")
-    where = "standard output" if output == STANDARD else output
-    click.echo(f"{where}: {scrapes}{failed}{', interrupted' if interrupted else ''}", err=output == STANDARD)
+    return tally, interrupted
 
 
-def _target(url: str | None, file: Path | None, access: Access) -> Target:
+def server(url: str | None, file: Path | None, access: Access) -> Target:
     """Return the one server to record."""
     named = {} if file is None else {target.name: target for target in configured(file, (), {}).targets}
     if url in named and not access:

@@ -34,7 +34,7 @@ from vllm_vitals.planner.review import render_json, render_text, words
 from vllm_vitals.planner.telemetry import recorded
 from vllm_vitals.planner.telemetry.collect import collect
 from vllm_vitals.planner.telemetry.telemetry import Telemetry
-from vllm_vitals.planner.whatif import fitting, variants
+from vllm_vitals.planner.whatif import fitting, measured, variants
 from vllm_vitals.planner.whatif.set_overrides import KNOBS, SIMULATED, parse, parse_changes, parse_growth
 from vllm_vitals.planner.whatif.variants import Variant
 from vllm_vitals.planner.whatif.whatif import whatif as tried
@@ -48,7 +48,7 @@ _format = click.option(
     "--format", "kind", type=click.Choice(["text", "md", "json"]), default="text", show_default=True,
     help="Output format: for a terminal, Markdown, JSON.",
 )  # fmt: skip
-_EXITS = {"keep": 0, "roll back": 1, "not comparable": 3, "no difference": 4, "not enough": 4}
+EXITS = {"keep": 0, "roll back": 1, "not comparable": 3, "no difference": 4, "not enough": 4}
 
 
 def _read(
@@ -180,7 +180,7 @@ def compare(before: Path, after: Path, anyway: bool, as_json: bool, kind: str) -
 
 
 def _exit(found: Comparison) -> int:
-    return _EXITS[found.decision]
+    return EXITS[found.decision]
 
 
 @click.command()
@@ -204,16 +204,25 @@ def _exit(found: Comparison) -> int:
 )  # fmt: skip
 @click.option("--engines", type=click.IntRange(1, 10_000), help="Number of engines to try for the model.")
 @click.option("--traffic", default="", metavar="CHANGE", help="Traffic to try, such as +30%.")
+@click.option(
+    "--measured",
+    "shared",
+    type=FILE,
+    multiple=True,
+    help="File of measured pairs (vllm-vitals tune writes one): they put the error bars right (repeatable).",
+)
 @click.option("--config", type=click.Path(path_type=Path), help="Config file with a review section.")
 @_format
 def whatif(
     source: Source, since: float, until: str, focus: Focus, between: str, given: tuple[str, ...],
-    changes: tuple[str, ...], engines: int | None, traffic: str, config: Path | None, kind: str,
+    changes: tuple[str, ...], engines: int | None, traffic: str, shared: tuple[Path, ...], config: Path | None,
+    kind: str,
 ) -> None:  # fmt: skip
     """Predict what a knob would do to this workload, by a simulated server fitted to it."""
     settings = review_section(config)
     told, stretch = parse(given, SIMULATED), parse_between(between, source.recording is not None)
     wanted, growth = parse_changes(changes), parse_growth(traffic) if traffic else 1.0
+    bars = measured.bars(pair for path in shared for pair in measured.read(path))
     telemetry, _ = _read(source, since, until, settings.identity_labels, told)
     model = _one_model(telemetry)
     if stretch is not None and source.recording is not None:
@@ -229,7 +238,7 @@ def whatif(
                 raise click.UsageError(f"--set-to {name}={value}: {error}") from None
         yield from variants.fleet(base, case.engines, engines, growth)
 
-    found = tried(case, asked=asked, progress=progress_line("simulating"))
+    found = tried(case, asked=asked, progress=progress_line("simulating"), bars=bars)
     clear()
     document: dict[str, Any] = {"schema": render_json.SCHEMA, "model_name": model, **render_json.plain(found)}
     if kind == "json":

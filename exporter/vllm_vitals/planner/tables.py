@@ -45,6 +45,8 @@ def experiment(console: Console, found: WhatIf) -> None:
     console.print(table)
     if idle := [f"{row.knob} {row.setting}" for row in found.rows if row.idle]:
         console.print(Text(clean(f"Change nothing here: {'; '.join(idle)}.")))
+    if found.pairs:
+        console.print(Text(f"Error bars are put right by {found.pairs} measured pair{'s' if found.pairs > 1 else ''}."))
     console.print(Text("±: error bar; in brackets only the direction counts. All measures: --format md", style="dim"))
 
 

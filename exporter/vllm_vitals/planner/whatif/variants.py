@@ -16,7 +16,10 @@ from vllm_vitals.simulator.workload import Load
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One thing changed. ``servers``: how many like the simulated one there are then, for each that there is."""
+    """One thing changed. ``servers``: how many like the simulated one there are then, for each that there is.
+
+    ``value`` is what a person would set the knob to; empty where it is no setting.
+    """
 
     knob: str
     setting: str
@@ -26,15 +29,19 @@ class Variant:
     gateway: Gateway = field(default_factory=Gateway)
     servers: float = 1.0
     ours: bool = False  # what check or the review advises
+    value: str = ""
 
 
 def variants(base: Variant) -> Iterator[Variant]:
     """Yield every knob, one at a time; what vLLM would refuse to start with is left out."""
     for knob, setting, make in _server_knobs(base.settings):
         try:
-            yield replace(base, knob=knob, setting=setting, settings=make())
+            settings = make()
         except SettingsError:
             continue
+        new = getattr(settings, knob, None)
+        value = "" if new is None else f"{new:g}" if isinstance(new, float) else str(new).lower()
+        yield replace(base, knob=knob, setting=setting, settings=settings, value=value)
     yield from _caps(base)
     yield from _gateways(base)
 
@@ -104,6 +111,10 @@ def _gateways(base: Variant) -> Iterator[Variant]:
 
 def asked(base: Variant, name: str, text: str) -> Variant:
     """Return one setting at a value that a person chose. Raises `SettingsError` where vLLM would not start so."""
+    return replace(_asked(base, name, text), value=text)
+
+
+def _asked(base: Variant, name: str, text: str) -> Variant:
     now = base.settings
     if name == "gateway_concurrency":
         return replace(base, knob=name, setting=f"{text} inside an engine", gateway=Gateway(limit=float(text)))

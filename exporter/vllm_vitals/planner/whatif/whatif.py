@@ -2,8 +2,8 @@
 
 Input: a situation, a fitted step time, the server's settings. Output: `WhatIf`. A prediction is the observed value
 times what the change does in the simulation. Invariant: its error bar is at least as wide as the simulation's miss of
-what was really observed and, where something was changed, as `WHATIF_ERROR_FLOOR`; where that miss is large the table
-says to trust the direction alone.
+what was really observed and, where something was changed, as `WHATIF_ERROR_FLOOR`, times what measured pairs say of
+such bars; where that miss is large the table says to trust the direction alone.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,6 +15,7 @@ from vllm_vitals.core.snapshot import Reading
 from vllm_vitals.planner.whatif import verified
 from vllm_vitals.planner.whatif.calibrate import NAMES, Case, SimulationBudget, calibrate, centre, runs, scatter
 from vllm_vitals.planner.whatif.error_floor import WHATIF_ERROR_FLOOR
+from vllm_vitals.planner.whatif.measured import Bars
 from vllm_vitals.planner.whatif.simulate_run import Outcome
 from vllm_vitals.planner.whatif.variants import Variant, variants
 from vllm_vitals.planner.whatif.variants import asked as one
@@ -43,7 +44,8 @@ class Prediction:
 class Row:
     """One variant: ``knob`` is what changed (empty: nothing), ``setting`` its new value; ``idle``: no effect here.
 
-    ``ours``: what check or the review advises. ``verdict`` is of a change under the same load.
+    ``ours``: what check or the review advises. ``verdict`` is of a change under the same load. ``value`` is what a
+    person would set the knob to; empty where it is no setting.
     """
 
     knob: str
@@ -53,6 +55,7 @@ class Row:
     idle: bool = False
     ours: bool = False
     verdict: Verdict | None = None
+    value: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,7 @@ class WhatIf:
     """``misses`` is by metric how far the simulation is from what was observed, as a share; ``trust`` sums it up.
 
     ``first`` is the change to try first, ``rolled_back`` our own advice that would be rolled back, with their numbers.
-    ``reach`` is by metric the least error of a changed row.
+    ``reach`` is by metric the least error of a changed row; ``pairs`` is how many measured pairs put the bars right.
     """
 
     engine: str
@@ -76,6 +79,7 @@ class WhatIf:
     first: str = ""
     rolled_back: tuple[str, ...] = ()
     reach: Mapping[str, float] = field(default_factory=lambda: WHATIF_ERROR_FLOOR)
+    pairs: int = 0
 
 
 def whatif(
@@ -84,12 +88,14 @@ def whatif(
     effort: SimulationBudget | None = None,
     asked: Callable[[Variant], Iterable[Variant]] = lambda _: (),
     progress: Callable[[int, int, str], None] = lambda done, total, what: None,
+    bars: Bars | None = None,
 ) -> WhatIf:
     """Simulate the situation as it is and with each thing changed: those ``chosen``, or every knob.
 
     ``asked`` makes further variants of the server as it is, which come first; our own advice is always among them.
+    ``bars`` is what measured pairs say of the error bars.
     """
-    here, effort = case.here, effort or SimulationBudget()
+    here, effort, bars = case.here, effort or SimulationBudget(), bars or Bars()
     progress(0, 1, "as it is")
     fit, assumed = calibrate(case, effort)
     as_it_is, time, base, misses = fit.as_it_is, fit.time, fit.outcomes, fit.misses
@@ -97,14 +103,14 @@ def whatif(
     pair = [variant for variant in changed if variant.engines > 1]
     total = 1 + len(changed)
     progress(1, total, "as it is")
-    rows = [_row(as_it_is, base, base, here, misses)]
+    rows = [_row(as_it_is, base, base, here, misses, bars)]
     pair_base = base
     for number, variant in enumerate(changed):
         outcomes = runs(variant, time, here, effort)
         if pair and variant is pair[0]:
             pair_base = outcomes  # two engines without routing: what routing is compared with
         compared = pair_base if variant.engines > 1 else base
-        rows.append(_row(variant, outcomes, compared, here, misses))
+        rows.append(_row(variant, outcomes, compared, here, misses, bars))
         progress(number + 2, total, f"{variant.knob} {variant.setting}")
     judged = [_judged(row, variant, rows[0], here) for row, variant in zip(rows, (as_it_is, *changed), strict=True)]
     return WhatIf(
@@ -120,6 +126,8 @@ def whatif(
         tuple(judged),
         _named(verified.first(judged)),
         tuple(_named(row) for row in verified.refused(judged)),
+        {name: bars.of(name, error) for name, error in WHATIF_ERROR_FLOOR.items()},
+        bars.pairs,
     )
 
 
@@ -155,6 +163,7 @@ def _row(
     base: Sequence[Outcome],
     here: Situation,
     misses: Mapping[str, float],
+    bars: Bars,
 ) -> Row:
     metrics, seen, rate = {}, here.observed, here.load.rate
     for name in METRICS:
@@ -176,10 +185,11 @@ def _row(
             and _answers_all(rate, base)
         ):
             floor_here = DEMAND  # what comes is answered, before and after: the load says how much that is
-        metrics[name] = Prediction(value, max(error, floor_here) if variant.knob else error, simulated)
+        error = bars.of(name, max(error, floor_here)) if variant.knob else error
+        metrics[name] = Prediction(value, error, simulated)
     return Row(
         variant.knob, variant.setting, metrics, _note(seen["per_completion"].value, metrics["per_completion"], base),
-        idle=bool(variant.knob) and list(outcomes) == list(base), ours=variant.ours,
+        idle=bool(variant.knob) and list(outcomes) == list(base), ours=variant.ours, value=variant.value,
     )  # fmt: skip
 
 

@@ -102,7 +102,8 @@ def advice_line(item: Advice) -> Text:
 
 
 def clean(text: str) -> str:
-    """Return text from a server without characters that a terminal would obey."""
+    """Return text from a server without characters that a terminal would obey; a space that does not break is one."""
+    text = text.replace("\N{NO-BREAK SPACE}", " ")
     return "".join(ch if ch.isprintable() else "\N{REPLACEMENT CHARACTER}" for ch in text)
 
 
@@ -117,6 +118,8 @@ def _print_engine(console: Console, target: TargetSnapshot, engine: EngineSnapsh
         console.print(Text(clean(f"  • {item.text}")))
     for contradiction in target.contradictions:
         console.print(Text(clean(f"  ! {contradiction.text}")))
+    if engine.followed is not None:
+        console.print(Text(clean(f"  {views.since(engine.followed)}"), "bold"))
     for when in ("now", "restart"):
         _print_advice(console, [advice for advice in engine.advice if advice.when == when])
     if engine.advice:

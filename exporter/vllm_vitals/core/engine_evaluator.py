@@ -10,6 +10,7 @@ from typing import Any
 
 from vllm_vitals.core import contradictions, derive, outcomes, quantile
 from vllm_vitals.core.advice import advise
+from vllm_vitals.core.aftermath import Aftermath
 from vllm_vitals.core.derive import WindowView
 from vllm_vitals.core.evidence import evidence
 from vllm_vitals.core.history import Episode, Progress, UsefulBaseline, UsualLatency
@@ -29,6 +30,7 @@ NOT_LOOKED = "vllm-vitals itself could not look: that says nothing about the ser
 ORDER_UNKNOWN = (
     "whether it is paused: /pause and /resume were both called since the scrape before; GET /is_paused tells"
 )
+EVICTS = (State.DEATH_SPIRAL, State.THRASHING)
 OUTLIVES_BLINDNESS = (State.STALLED, State.FAILING, State.DEATH_SPIRAL, State.THRASHING)
 
 
@@ -53,6 +55,7 @@ class EngineEvaluator:
         self._latency, self._baseline, self._pace = UsualLatency(), UsefulBaseline(), UsualPace()
         self._held = KvHeldWatch()
         self._evictions = _PauseEvictions()
+        self._aftermath = Aftermath()
         self._seen_at: float | None = None
         self._since = 0.0
         self._seconds: Mapping[State, float] = {}
@@ -92,9 +95,10 @@ class EngineEvaluator:
             self._machine.clear()  # sleeping or pausing ends whatever went on
         resting = State.ASLEEP if sample.asleep else State.PAUSED if paused else None
         state = resting or self._machine.step(facts, self._limits, at)
+        followed = self._aftermath.feed(at, judged, settings, state in EVICTS)
         if derived is None:
             reason = f"needs {self._limits.min_span:g} s of samples since the engine started"
-            return self._publish(state, at, at, sample=sample, unknown=(reason,))
+            return self._publish(state, at, at, sample=sample, unknown=(reason,), followed=followed)
         pending = self._machine.pending(at)
         return self._publish(
             state,
@@ -121,6 +125,7 @@ class EngineEvaluator:
             ),
             window_s=derived.facts.seconds,
             contradictions=derived.found,
+            followed=followed,
         )
 
     def _forget(self) -> None:

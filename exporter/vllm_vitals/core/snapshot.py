@@ -76,6 +76,19 @@ class Advice:
 
 
 @dataclass(frozen=True, slots=True)
+class Followed:
+    """What was seen to be done about evictions, since when (epoch s), and what became of them.
+
+    ``word`` is one of `follow_up`'s: worked, draining, no effect.
+    """
+
+    since: float
+    what: str
+    word: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Contradiction:
     """What cannot be true together: the check's name (a key of `contradictions.CHECKS`), and a sentence."""
 
@@ -114,6 +127,7 @@ class EngineSnapshot:
     death_spirals: int = 0
     window_s: float | None = None
     contradictions: tuple[Contradiction, ...] = ()
+    followed: Followed | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,6 +109,7 @@ class Row:
     band: Picture | None = None
     signs: Sequence[Picture] = ()
     settings: Sequence[tuple[str, str]] = ()
+    followed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,6 +319,7 @@ def _drawn(
         toggle=f"{asked.address({*asked.unfolded} ^ {ours})}#{ours}",
         server=server,
         problem=target.detail if target.up else f"{target.reason}: {target.detail}",
+        followed=views.since(engine.followed) if engine.followed is not None else "",
     )
 
 

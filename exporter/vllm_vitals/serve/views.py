@@ -5,12 +5,13 @@ in ``absent``; nothing here holds an address's credentials, since snapshots hold
 """
 
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from math import isfinite
 from typing import Any
 
 from vllm_vitals.core.render import waiting_by_reason
 from vllm_vitals.core.sample import EngineSample
-from vllm_vitals.core.snapshot import EngineSnapshot, Reading, TargetSnapshot
+from vllm_vitals.core.snapshot import EngineSnapshot, Followed, Reading, TargetSnapshot
 
 SCHEMA = 1  # of this JSON: docs/check.schema.json; names are added under it, never changed
 
@@ -86,12 +87,26 @@ def engine(snapshot: EngineSnapshot, now: float, skew: float = 0.0) -> dict[str,
             }
             for a in snapshot.advice
         ],
+        "followed": followed(snapshot.followed, skew),
         "unknown": list(snapshot.unknown),
         "contradictions": [{"check": c.check, "text": c.text} for c in snapshot.contradictions],
         "absent": {name: r.why for name, r in sorted(snapshot.readings.items()) if r.value is None},
         "values": {**sample_values(snapshot.sample), **reading_values(snapshot.readings, sorted(snapshot.readings))},
         "death_spirals_total": snapshot.death_spirals,
     }  # fmt: skip
+
+
+def followed(found: Followed | None, skew: float = 0.0) -> dict[str, Any] | None:
+    """Return what became of what was done, or null."""
+    if found is None:
+        return None
+    return {"since": found.since + skew, "what": found.what, "result": found.word, "text": found.text}
+
+
+def since(found: Followed) -> str:
+    """Return what became of what was done, with its time (UTC)."""
+    at = datetime.fromtimestamp(found.since, UTC).strftime("%H:%M:%S")
+    return f"since {at} UTC ({found.what}): {found.text}"
 
 
 def target(snapshot: TargetSnapshot, now: float, skew: float = 0.0) -> dict[str, Any]:

@@ -1,25 +1,61 @@
 """What we say while running: structlog, JSON off a terminal, one event a state change, one line a poll at debug.
 
 Invariant: no event holds a secret, a body or a traceback; everything in it comes from a snapshot or our own config.
+structlog is loaded by who logs: a command that says nothing but its verdict (`QUIET`) does not wait for it.
 """
 
 import logging
 import os
 import sys
-from typing import TextIO
-
-import structlog
+from typing import Any, Protocol, TextIO
 
 from vllm_vitals.core.snapshot import EngineSnapshot, TargetSnapshot
 from vllm_vitals.core.states import State
 
 MAX_CHANGES = 20  # engines of one target that a poll tells of one by one
 
-Logger = structlog.stdlib.BoundLogger
+
+class Logger(Protocol):
+    """What takes events: a name, and values by name. structlog's loggers do."""
+
+    def debug(self, event: str, **values: Any) -> Any:
+        """Take what is told at every poll."""
+        ...
+
+    def info(self, event: str, **values: Any) -> Any:
+        """Take what is well."""
+        ...
+
+    def warning(self, event: str, **values: Any) -> Any:
+        """Take what somebody should look at."""
+        ...
+
+    def error(self, event: str, **values: Any) -> Any:
+        """Take a fault of ours."""
+        ...
+
+
+class _Quiet:
+    """Takes every event and writes none."""
+
+    def debug(self, event: str, **values: Any) -> None:
+        """Write nothing."""
+
+    info = warning = error = debug
+
+
+QUIET: Logger = _Quiet()
+
+
+def silence_libraries() -> None:
+    """Let libraries write nothing: a command whose answer stands on the terminal has its own words for what fails."""
+    logging.basicConfig(handlers=[logging.NullHandler()])
 
 
 def configure(level: str = "info", stream: TextIO | None = None) -> None:
     """Set up structlog once, at start. ``stream`` is standard error unless given."""
+    import structlog  # noqa: PLC0415 - slow to import, see above
+
     out = stream or sys.stderr
     pretty = out.isatty()
     renderer = (
@@ -56,6 +92,8 @@ class _Libraries(logging.Handler):
 
 def get_logger() -> Logger:
     """Return the program's logger, bound now: a lazy one is set up anew for each debug line that is not written."""
+    import structlog  # noqa: PLC0415 - slow to import, see above
+
     logger: Logger = structlog.get_logger().bind()
     return logger
 

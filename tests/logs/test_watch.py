@@ -11,9 +11,10 @@ from vllm_vitals.clock import Clock
 from vllm_vitals.core.snapshot import EngineKey, EngineSnapshot, Reading, TargetSnapshot
 from vllm_vitals.core.states import State
 from vllm_vitals.log import get_logger
+from vllm_vitals.logs.complaints import KEPT
 from vllm_vitals.logs.config import LogsConfig, LogSource
 from vllm_vitals.logs.watch import LogWatch
-from vllm_vitals.serve import page
+from vllm_vitals.serve import page, views
 
 
 def engine(rank: str, cut: float) -> EngineSnapshot:
@@ -94,3 +95,36 @@ def test_what_the_start_up_log_says_reaches_the_judge_of_its_target(tmp_path: Pa
         await watch.apply(LogsConfig())
 
     asyncio.run(story())
+
+
+SAID = """\
+(EngineCore pid=2) ERROR 04-28 22:50:09 [core.py:1] EngineCore encountered a fatal error.
+(EngineCore pid=2) ERROR 04-28 22:50:10 [serving.py:1] Error in 'a prompt that a client sent to us': bad
+(EngineCore pid=2) ERROR 04-28 22:50:11 [serving.py:1] 401 for Bearer abc.def at http://u:p@host/ with api_key=hunter2
+"""
+
+
+def test_a_server_s_newest_errors_are_told_without_quotes_and_secrets_and_no_more_than_so_many(tmp_path: Path) -> None:
+    (tmp_path / "vllm.log").write_text(SAID * KEPT)
+    source = LogSource(name="vllm", target="gpu-0", paths=[str(tmp_path / "vllm.log")])
+
+    async def story() -> None:
+        watch = LogWatch(Clock(), get_logger())
+        assert watch.complaints("gpu-0") is None
+        await watch.apply(LogsConfig(sources=[source]))
+        assert watch.complaints("gpu-1") is None
+        async with asyncio.timeout(60):
+            while len(watch.complaints("gpu-0") or ()) < KEPT:
+                await asyncio.sleep(0.05)
+        kept = watch.complaints("gpu-0")
+        assert kept is not None
+        assert len(kept) == KEPT
+        last = kept[-3:]
+        assert [each.kind for each in last] == ["engine_dead", "other", "other"]
+        assert last[1].text == "Error in [...]: bad"
+        assert not any(part in last[2].text for part in ("abc.def", "u:p", "hunter2"))
+        assert views.complaints(last)["log_errors"][1]["text"] == last[1].text
+        await watch.apply(LogsConfig())
+        assert watch.complaints("gpu-0") is None
+
+    fed_time.run(story())

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
 from vllm_vitals.logs import derive
+from vllm_vitals.logs.complaints import Complaints
 from vllm_vitals.logs.events import Decoded, EngineError, EngineStats, RequestFinished, ServerSetting
 from vllm_vitals.logs.figures import NOTHING, FigureCache, Figures
 from vllm_vitals.logs.server import ServerState
@@ -39,6 +40,7 @@ class LogAggregator:
         self._window_s = window_s
         self._windows: dict[tuple[str, Pair], ResponseWindow] = {}
         self._figures = FigureCache()
+        self._complaints = Complaints()
 
     def observe(self, source: str, decoded: Decoded, read_at: float) -> None:
         """Take in what became of one line. ``read_at`` stands in for an event's time where it has none."""
@@ -60,6 +62,7 @@ class LogAggregator:
                 case EngineError():
                     errors = self.tally.errors.setdefault(source, {})
                     errors[event.kind] = errors.get(event.kind, 0) + 1
+                    self._complaints.take(self._sources[source].target, event, read_at)
 
     def snapshot(self, now: float, served: Tally | None = None) -> LogSnapshot:
         """Say everything that is known. ``served`` replaces the counts by those that a checkpoint holds."""
@@ -86,6 +89,7 @@ class LogAggregator:
             tuple(mixed),
             {target: ServerView(dict(one.values), one.overrides()) for target, one in tally.servers.items()},
             tuple(split for one in mixed if (split := split_of(one, series)) is not None),
+            self._complaints.all(),
         )
 
     def _finished(self, source: str, event: RequestFinished, read_at: float) -> None:

@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import structlog
-
+from vllm_vitals.log import Logger
 from vllm_vitals.logs import checkpoint
 from vllm_vitals.logs.batches import Batches
 from vllm_vitals.logs.checkpoint import CheckpointError, FileMark
@@ -38,7 +37,7 @@ class Ledger:
         self,
         config: checkpoint.Where,
         sources: Mapping[str, str],
-        log: structlog.stdlib.BoundLogger,
+        log: Logger,
         on_trouble: OnTrouble = silence,
     ) -> None:
         self._on_trouble = on_trouble

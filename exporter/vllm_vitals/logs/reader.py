@@ -14,9 +14,9 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-import structlog
 from aiohttp import web
 
+from vllm_vitals.log import Logger, get_logger
 from vllm_vitals.logs import checkpoint, derive
 from vllm_vitals.logs.aggregate import LogAggregator, SourceInfo
 from vllm_vitals.logs.checkpoint import FileMark
@@ -56,13 +56,13 @@ class LogReader:
     def __init__(
         self,
         config: LogsConfig,
-        log: structlog.stdlib.BoundLogger | None = None,
+        log: Logger | None = None,
         clock: Callable[[], float] = time.time,
         stdin: int | None = None,
         on_trouble: OnTrouble = silence,
     ) -> None:
         self._config = config
-        self._log: structlog.stdlib.BoundLogger = log or structlog.get_logger()
+        self._log = log or get_logger()
         self._clock = clock
         self._stdin = stdin
         self._schemas = {source.name: config.schemas_of(source) for source in config.sources}

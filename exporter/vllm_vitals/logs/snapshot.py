@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vllm_vitals.core.snapshot import Reading
+from vllm_vitals.logs.complaints import Complaint
 from vllm_vitals.logs.server import Override
 from vllm_vitals.logs.tally import SeriesCounts
 
@@ -63,7 +64,10 @@ class RouteSplit:
 
 @dataclass(frozen=True, slots=True)
 class LogSnapshot:
-    """Everything that the logs have said so far. ``mixed`` are all routes of a model as one, with ``route`` ""."""
+    """Everything that the logs have said so far. ``mixed`` are all routes of a model as one, with ``route`` "".
+
+    ``complaints``: by target its newest errors, read since we started, the oldest first.
+    """
 
     at: float
     targets: Mapping[str, str]
@@ -74,6 +78,7 @@ class LogSnapshot:
     mixed: tuple[SeriesView, ...]
     servers: Mapping[str, ServerView]
     splits: tuple[RouteSplit, ...]
+    complaints: Mapping[str, tuple[Complaint, ...]]
 
 
 def split_of(mixed: SeriesView, series: Sequence[SeriesView]) -> RouteSplit | None:

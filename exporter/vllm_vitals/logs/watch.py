@@ -13,6 +13,7 @@ from aiohttp import web
 from vllm_vitals.clock import Clock
 from vllm_vitals.core.snapshot import Reading, TargetSnapshot, absent
 from vllm_vitals.log import Logger
+from vllm_vitals.logs.complaints import Complaint
 from vllm_vitals.logs.config import LogsConfig
 from vllm_vitals.logs.join import truncation_views
 from vllm_vitals.logs.ledger import OnTrouble, silence
@@ -69,6 +70,13 @@ class LogWatch:
             return {}
         known = {name: value for name, value in server.settings.items() if value is not None}
         return {name: str(int(value) if isinstance(value, bool) else value)[:200] for name, value in known.items()}
+
+    def complaints(self, target: str) -> Sequence[Complaint] | None:
+        """Tell the newest errors in a server's log, the oldest first; None where no log of it is read."""
+        if all(source.target != target for source in self._config.sources):
+            return None
+        snapshot = self._snapshot()
+        return () if snapshot is None else snapshot.complaints.get(target, ())
 
     def truncation(self, target: TargetSnapshot) -> Mapping[str, Sequence[str]]:
         """Tell by model name what metrics and logs say of the share truncated at a cap, where both can ("" is any)."""

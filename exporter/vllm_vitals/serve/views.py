@@ -7,11 +7,14 @@ in ``absent``; nothing here holds an address's credentials, since snapshots hold
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vllm_vitals.core.render import waiting_by_reason
 from vllm_vitals.core.sample import EngineSample
 from vllm_vitals.core.snapshot import EngineSnapshot, Followed, Reading, TargetSnapshot
+
+if TYPE_CHECKING:
+    from vllm_vitals.logs.complaints import Complaint
 
 SCHEMA = 1  # of this JSON: docs/check.schema.json; names are added under it, never changed
 
@@ -125,6 +128,13 @@ def target(snapshot: TargetSnapshot, now: float, skew: float = 0.0) -> dict[str,
         "contradictions": [{"check": c.check, "text": c.text} for c in snapshot.contradictions],
         "engines": [engine(item, now, skew) for item in snapshot.engines],
     }
+
+
+def complaints(said: "Iterable[Complaint] | None") -> dict[str, Any]:
+    """Return the errors of a target's log; nothing where no log of it is read."""
+    if said is None:
+        return {}
+    return {"log_errors": [{"at": each.at, "kind": each.kind, "text": visible(each.text)} for each in said]}
 
 
 def target_or_fault(snapshot: TargetSnapshot, now: float, skew: float = 0.0) -> dict[str, Any]:

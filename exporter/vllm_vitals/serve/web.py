@@ -136,12 +136,14 @@ class Site:
         now, skew = self._clock.now(), self._clock.skew
         snapshots = [poller.snapshot for poller in self._fleet.pollers if poller.snapshot is not None]
         impaired = dict(self._impairment.active())
+        said = {each.target: self._logs.complaints(each.target) for each in snapshots}
 
         def tell() -> Iterable[bytes]:
             """One target at a time: of a thousand engines the objects would take ten times the text."""
             yield orjson.dumps({"schema": views.SCHEMA, "now": now + skew, "impaired": impaired})[:-1] + b',"targets":['
             for number, each in enumerate(views.worst_first(snapshots)):
-                yield (b"," if number else b"") + orjson.dumps(views.target_or_fault(each, now, skew))
+                told = {**views.target_or_fault(each, now, skew), **views.complaints(said[each.target])}
+                yield (b"," if number else b"") + orjson.dumps(told)
             yield b"]}"
 
         return await self._bodies.send(request, "engines", tell, {"Content-Type": "application/json"})

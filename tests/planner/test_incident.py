@@ -19,6 +19,7 @@ from vllm_vitals.core.states import State
 from vllm_vitals.core.target_evaluator import TargetEvaluator
 from vllm_vitals.core.thresholds import Thresholds
 from vllm_vitals.planner.incident import postmortem
+from vllm_vitals.planner.incident.beside import MAX_QUERIES, Beside
 from vllm_vitals.planner.incident.episodes import Episodes, Incident
 from vllm_vitals.planner.incident.margin import Margin, margins
 from vllm_vitals.planner.incident.past import Past, judge
@@ -34,6 +35,7 @@ INTERVALS = (5, 15, 30)
 CASES = [(name, every) for name in FOLDERS for every in INTERVALS]
 HARMFUL = {state.value for state in State if state.spec.incident}
 BARE = "no-up:8000"
+POD = "10.1.2.3:8000"
 
 
 def path(name: str) -> Path:
@@ -49,12 +51,43 @@ def times(name: str) -> tuple[float, float]:
     return scrapes[0].at, scrapes[-1].at
 
 
+OURS = 'namespace="serving",pod="chat-7d9f-x2",container="vllm"'
+# What a cluster keeps beside the pod: labels, the value before 120 s and the value from then on (a slope: per second).
+BESIDE = {
+    'kube_pod_info{namespace="serving",pod="chat-7d9f-x2",node="gpu-3",pod_ip="10.1.2.3"}': (1, 1),
+    'DCGM_FI_DEV_XID_ERRORS{Hostname="gpu-3",gpu="1"}': (0, 79),
+    'DCGM_FI_DEV_XID_ERRORS{Hostname="gpu-4",gpu="7"}': (0, 79),
+    'DCGM_FI_DEV_CLOCK_THROTTLE_REASONS{Hostname="gpu-3",gpu="0"}': (4, 4 + 0x40),
+    'DCGM_FI_DEV_SM_CLOCK{Hostname="gpu-3",gpu="0"}': (1980, 1200),
+    'DCGM_FI_DEV_FB_USED{Hostname="gpu-3",gpu="0"}': (70000, 70100),
+    f"kube_pod_container_status_restarts_total{{{OURS}}}": (2, 3),
+    f'kube_pod_container_status_last_terminated_reason{{{OURS},reason="OOMKilled"}}': (0, 1),
+    f"kube_pod_container_status_restarts_total{{{OURS.replace('x2', 'y9')}}}": (0, 9),
+    'kube_deployment_status_observed_generation{namespace="serving",deployment="chat"}': (5, 6),
+    'kube_deployment_status_observed_generation{namespace="serving",deployment="chats"}': (1, 2),
+    'kube_node_status_condition{node="gpu-3",condition="MemoryPressure",status="true"}': (0, 1),
+    'node_vmstat_oom_kill{instance="gpu-3:9100"}': (0, 1),
+    'node_memory_MemTotal_bytes{instance="gpu-3:9100"}': (1e12, 1e12),
+    'node_memory_MemAvailable_bytes{instance="gpu-3:9100"}': (5e11, 1e10),
+    'envoy_cluster_upstream_rq_xx{envoy_response_code_class="5"}': ("rate", 3.0),
+}  # fmt: skip
+
+
+def beside_the_pod(start: float) -> Iterator[str]:
+    for labels, (before, later) in BESIDE.items():
+        for at in range(-660, 300, 15):
+            value = max(0.0, at - 120) * later if before == "rate" else before if at < 120 else later
+            yield f"{labels} {value} {start + at:.3f}"
+
+
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     find("prometheus"), find("promtool")
     data = tmp_path_factory.mktemp("raw")
     samples = [backfill.lines(instance(*case), backfill.thinned(path(case[0]), case[1])) for case in CASES]
     samples.append(backfill.lines(BARE, backfill.thinned(path("restart_under_load"), 5), about=False))
+    samples.append(backfill.lines(POD, backfill.thinned(path("spiral_chunked"), 15)))
+    samples.append(beside_the_pod(times("spiral_chunked")[0]))
     prometheus.blocks((line for each in samples for line in each), data, span="2400h")
     with prometheus.serving(data) as address:
         yield address
@@ -153,6 +186,53 @@ def test_a_post_mortem_says_what_happened_what_proves_it_and_what_to_do(url: str
     assert typed(*asked, "--format", "html", "-o", page).exit_code == 0
     assert "<h3>What led to it</h3>" in page.read_text()
     assert "<script" not in page.read_text()
+
+
+def test_what_else_the_prometheus_holds_of_the_same_minutes_is_named_beside_and_never_as_a_cause(url: str) -> None:
+    start, _ = times("spiral_chunked")
+    asked = ("incident", "--prometheus", url, "--at", start + 150, "--target", POD)
+    document = json.loads(typed(*asked, "--format", "json").stdout)
+    (incident,) = document["incidents"]
+    assert {(each["source"], each["text"], each["tie"]) for each in incident["beside"]} == {
+        ("GPU", "GPU 1: Xid 79 (GPU has fallen off the bus)", "the same node"),
+        ("GPU", "GPU 0: its clock fell from 1980 to 1200 MHz", "the same node"),
+        ("Kubernetes", "container vllm was restarted", "the same pod"),
+        ("Kubernetes", "container vllm ended by OOMKilled", "the same pod"),
+        ("Kubernetes", "deployment chat: a change was rolled out (generation 5 to 6)", "its deployment"),
+        ("Kubernetes", "its node reports MemoryPressure", "the same node"),
+        ("node", "the kernel killed 1 process for want of memory", "the same node"),
+        ("node", "the machine had 1.0 % of its memory left", "the same node"),
+        *((each["source"], each["text"], each["tie"]) for each in incident["beside"]
+          if "throttled: hardware thermal" in each["text"] or "errors of Envoy: 0 /s before" in each["text"]),
+    }  # fmt: skip
+    assert len(incident["beside"]) == 10
+    assert all(each["at"] == start + 120 for each in incident["beside"] if each["source"] == "Kubernetes")
+    assert not [line for line in document["not_known"] if line.startswith(("GPUs", "Kubernetes", "node", "gateways"))]
+    text = typed(*asked).stdout
+    assert "that they led to it is not proven" in text
+    assert "| GPU | GPU 1: Xid 79" in text
+    bare = json.loads(typed(*asked[:-1], instance("spiral_chunked", 15), "--format", "json").stdout)
+    assert {each["source"] for each in bare["incidents"][0]["beside"]} == {"gateway"}
+    assert "GPUs: no DCGM series that a label (pod, node, host) ties to the server" in bare["not_known"]
+
+
+def test_beside_an_incident_queries_are_bounded_and_a_refusal_is_said() -> None:
+    class Counting(Scripted):
+        def samples(self, selector: str, end: float, seconds: int) -> list[Series]:
+            assert seconds <= 600 + 3600 + 60
+            return super().samples(selector, end, seconds)
+
+        def range(self, query: str, start: float, end: float, step: float) -> list[Series]:
+            self.asked.append(0)
+            return []
+
+    place = {"instance": "10.0.0.1:8000", "namespace": "n", "pod": "a-b-c", "node": "gpu-3"}
+    server, ask = Server(tuple(sorted(place.items()))), Counting(most=100_000)
+    assert Beside(ask).look(server, 1000.0, 1e6) == []
+    assert 0 < len(ask.asked) <= MAX_QUERIES
+    refusing = Beside(Counting(most=0))
+    assert refusing.look(server, 1000.0, 2000.0) == []
+    assert "could not be read to its end" in refusing.lacking[0]
 
 
 @pytest.mark.parametrize(

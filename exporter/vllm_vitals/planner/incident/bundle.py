@@ -79,7 +79,9 @@ def write(path: Path, document: Mapping[str, Any], ask: Ask, pasts: Sequence[Pas
             start, end = min(each.start for each in own) - BEFORE_S, max(each.end for each in own) + AFTER_S
             scrapes = (_redacted(scrape, names) for scrape in Reader(ask, past.server).scrapes(start, end))
             file.writestr(f"{names.of('server', past.server.name)}.jsonl.gz", _recorded(scrapes))
-        plain = json.dumps({**document, "source": "a Prometheus"}, indent=2, ensure_ascii=False)
+        # what stands beside names pods and nodes of others
+        told = [{**each, "beside": []} for each in document["incidents"]]
+        plain = json.dumps({**document, "incidents": told, "source": "a Prometheus"}, indent=2, ensure_ascii=False)
         file.writestr("incident.json", names.text(plain))
         file.writestr("README.txt", README)
     return len(concerned[:MAX_SERVERS])

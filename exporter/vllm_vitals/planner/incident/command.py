@@ -7,6 +7,7 @@ and no rule is needed.
 
 import re
 import time
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -16,9 +17,11 @@ from rich.markdown import Markdown
 
 from vllm_vitals.cli import terminal
 from vllm_vitals.cli.options import DURATION, FILE, configured
+from vllm_vitals.core.snapshot import EngineKey
 from vllm_vitals.core.thresholds import Thresholds
 from vllm_vitals.planner.incident import bundle as bundles
 from vllm_vitals.planner.incident import postmortem
+from vllm_vitals.planner.incident.beside import Beside, Fact
 from vllm_vitals.planner.incident.episodes import Incident
 from vllm_vitals.planner.incident.past import Past, Span, judge_all
 from vllm_vitals.planner.incident.screen import PASSES_OVER, screened
@@ -28,6 +31,7 @@ from vllm_vitals.prometheus.raw import Reader, Server, servers
 from vllm_vitals.scrape.target import shown
 
 PROBED = 5  # servers whose interval is looked at
+LOOKED_BESIDE = 5  # incidents beside which other series are looked at
 NEAR_S = 300.0  # an incident so close to the moment is the one that was asked for
 _CLOCK = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?")
 _DRAW = {"md": postmortem.markdown, "json": postmortem.json, "html": postmortem.html}
@@ -82,7 +86,9 @@ def incident(
     ask = PromApi(access)
     pasts = _read(ask, start, end, matchers, limits, screen=moment is None and not every_scrape)
     chosen = _chosen(pasts, start, end, moment)
-    found = postmortem.document(pasts, chosen, start, end, shown(access.url), moment, limits)
+    looked, also = _beside(ask, pasts, chosen if moment is not None else [])
+    found = postmortem.document(pasts, chosen, start, end, shown(access.url), moment, limits, looked)
+    found["not_known"] += also
     if moment is None and not every_scrape:
         found["not_known"].append(PASSES_OVER)
     _write(_DRAW[kind](found), kind, output)
@@ -123,6 +129,17 @@ def _chosen(pasts: list[Past], start: float, end: float, at: float | None) -> li
     """Return the incidents that touch the moment, or the period."""
     first, last = (start, end) if at is None else (at - NEAR_S, at + NEAR_S)
     return [each for past in pasts for each in past.episodes.incidents if each.start <= last and each.end >= first]
+
+
+def _beside(
+    ask: PromApi, pasts: list[Past], chosen: list[Incident]
+) -> tuple[Callable[[Incident], Sequence[Fact]], list[str]]:
+    """Return what else changed in the minutes of the worst incidents, and what was looked for and not found."""
+    by_name = {past.server.name: past.server for past in pasts}
+    beside, found = Beside(ask), dict[tuple[EngineKey, float], list[Fact]]()
+    for each in sorted(chosen, key=lambda i: i.state.rank)[:LOOKED_BESIDE]:
+        found[each.key, each.start] = beside.look(by_name[each.key.target], each.start, each.end)
+    return lambda incident: found.get((incident.key, incident.start), ()), beside.lacking
 
 
 def _write(text: str, kind: str, output: Path | None) -> None:

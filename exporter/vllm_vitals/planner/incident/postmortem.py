@@ -4,7 +4,7 @@ Input: servers' pasts. Output: plain values, text. Invariant: every figure is th
 counters; what was not kept, or cannot be told from samples, is said.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
@@ -14,6 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from vllm_vitals.core.snapshot import EngineKey
 from vllm_vitals.core.thresholds import Thresholds
+from vllm_vitals.planner.incident.beside import Fact
 from vllm_vitals.planner.incident.episodes import LEAD_S, READINGS, Change, Incident, Moment
 from vllm_vitals.planner.incident.margin import margins
 from vllm_vitals.planner.incident.past import COARSE_S, Past
@@ -49,8 +50,12 @@ def document(
     source: str,
     at: float | None,
     limits: Thresholds | None = None,
+    beside: Callable[[Incident], Sequence[Fact]] = lambda _: (),
 ) -> dict[str, Any]:
-    """Return everything that there is to say, the worst incident first. ``at``: the moment that was asked for."""
+    """Return everything that there is to say, the worst incident first.
+
+    ``at``: the moment that was asked for; ``beside``: what else changed in an incident's minutes.
+    """
     found = sorted(chosen, key=lambda i: (i.state.rank, i.start, i.key.target))
     return {
         "schema": SCHEMA,
@@ -61,7 +66,10 @@ def document(
         "servers": len(pasts),
         "judged": sum(past.judged for past in pasts),
         "engines": sum(len(past.episodes.runs) for past in pasts),
-        "incidents": [_incident(each, limits or Thresholds()) for each in found[:MAX_LISTED]],
+        "incidents": [
+            {**_incident(each, limits or Thresholds()), "beside": [asdict(fact) for fact in beside(each)]}
+            for each in found[:MAX_LISTED]
+        ],
         "left_out": max(0, len(found) - MAX_LISTED) + sum(past.episodes.dropped for past in pasts),
         "states_at": [] if at is None else _states(pasts, at),
         "not_known": _not_known(pasts),

@@ -125,6 +125,28 @@ def test_sorting_goes_through_every_order(three: Book) -> None:
     assert seen["waiting"][0] == "b:1"
 
 
+def test_errors_of_the_server_s_log_stand_with_one_engine_the_newest_first() -> None:
+    book = Book()
+    told = {**target("a:1"), "log_errors": [
+        {"at": 40.0 + n, "kind": "other", "text": f"error {n}\x1b[2J"} for n in range(9)
+    ]}  # fmt: skip
+    book.take(100.0, [told])
+    lines = screen(book, View(one=True), 100, 40)
+    (first,) = [number for number, line in enumerate(lines) if "errors in its log" in line]
+    assert [line.split(": ")[1][:7] for line in lines[first + 1 : first + 7]] == [f"error {n}" for n in range(8, 2, -1)]
+    assert "52 s ago other: error 8" in lines[first + 1]
+    book.take(110.0, [{**told, "log_errors": []}])
+    assert any("no error since the daemon reads it" in line for line in screen(book, View(one=True), 100, 40))
+    book.take(120.0, [{**told, "log_errors": [5, {"at": "x"}]}, {**target("b:1"), "log_errors": 7}])
+    assert any("? ago None: None" in line for line in screen(book, View(one=True), 100, 40))
+
+
+def test_a_tall_terminal_has_room_for_all_of_the_chosen_engine(three: Book) -> None:
+    three.entries["b:1", "m", "0"].engine["evidence"].extend({"text": f"proof {n}"} for n in range(9))
+    assert "proof 8" in "\n".join(screen(three, View(), height=24))
+    assert "proof 8" not in "\n".join(screen(three, View(), height=12))
+
+
 def test_pause_and_help_and_quit(three: Book) -> None:
     view = View()
     press(view, three, "p", "?")
@@ -213,14 +235,16 @@ def test_a_wrong_call_is_one_line(arguments: Sequence[object], said: str) -> Non
 
 
 class Terminal:
-    """A pseudo-terminal with ``top`` in it."""
+    """A pseudo-terminal with ``top``, or another command, in it."""
 
-    def __init__(self, arguments: Sequence[str], width: int, height: int, **environment: str) -> None:
+    def __init__(
+        self, arguments: Sequence[str], width: int, height: int, command: str = "top", **environment: str
+    ) -> None:
         self.ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
         base = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "vllm_vitals", "top", *arguments], stdin=theirs, stdout=theirs, stderr=theirs,
+            [sys.executable, "-m", "vllm_vitals", command, *arguments], stdin=theirs, stdout=theirs, stderr=theirs,
             env={**base, "TERM": "xterm-256color", "PYTHONPATH": str(ROOT / "exporter"), **environment},
             start_new_session=True,
         )  # fmt: skip
@@ -278,6 +302,16 @@ def test_in_a_terminal_keys_work_and_everything_is_put_back(terminals: list[Term
     terminal.until("no engine matches")
     terminal.press(b"q")
     assert terminal.end() == 0
+
+
+def test_the_demo_opens_as_top_does_and_ends_with_what_to_do_next(terminals: list[Terminal]) -> None:
+    terminal = Terminal(["--speed", "100", "--listen", "127.0.0.1:0"], 100, 30, command="demo")
+    terminals.append(terminal)
+    terminal.until("The scenario has ended")
+    terminal.until("recomputed")
+    terminal.press(b"q")
+    assert terminal.end() == 0
+    assert b"vllm-vitals check http://localhost:8000" in terminal.said.rpartition(b"\x1b[?1049l")[2]
 
 
 def test_no_color_has_no_colour(terminals: list[Terminal]) -> None:

@@ -23,6 +23,9 @@ from vllm_vitals.simulator.play import play
 from vllm_vitals.simulator.scenarios import SCENARIOS, scenario
 from vllm_vitals.simulator.server import SimulatedServer
 from vllm_vitals.simulator.world import ScenarioError
+from vllm_vitals.top.book import Book
+from vllm_vitals.top.draw import Canvas, draw
+from vllm_vitals.top.view import View
 
 
 def test_list_shows_every_scenario_and_where_it_leads():
@@ -144,26 +147,33 @@ def test_the_demo_says_when_the_knob_is_turned():
     acts = show.happenings(scenario("story"))
     assert [at for at, _ in acts] == sorted(at for at, _ in acts)
     assert (420, "the knob is turned: restart with max_num_seqs 5 (was 64)") in acts
-    stage = show.Stage(scenario("story"), "http://127.0.0.1:1/", lambda: 430.0, lambda: None)
-    out = io.StringIO()
-    Console(file=out, width=120).print(show.picture(stage, ["TPOT: time per output token"]))
-    assert "minute 7:00: the knob is turned" in out.getvalue()
-    assert "TPOT: time per output token" in out.getvalue()
+    told = lines("story", 430.0, None)
+    assert "minute 7:10 of 10; status page: http://127.0.0.1:1/" in told
+    assert "minute 7:00: the knob is turned" in told
 
 
-def test_on_a_terminal_the_five_vital_signs_stand_beside_the_advice():
-    polls = list(judge("story", play(scenario("death_spiral"))))
-    stage = show.Stage(scenario("death_spiral"), "http://127.0.0.1:1/", lambda: 300.0, lambda: polls[-1])
-    out = io.StringIO()
-    Console(file=out, width=120).print(show.picture(stage))
-    text = out.getvalue()
-    for expected in (
-        "DEATH SPIRAL",
-        "per finish",
-        "KV cache, max",
-        "TPOT p99",
-        "truncated at cap",
-        "gateway",
-        "minute 5:00",
-    ):
-        assert expected in text
+def lines(name, elapsed, snapshot):
+    """What a terminal of 100 columns shows at this time of a scenario."""
+    stage, book = show.Stage(scenario(name), "http://127.0.0.1:1/", lambda: elapsed, lambda: snapshot), Book()
+    story, seen = show.Story(stage, lambda: elapsed), asyncio.Event()
+
+    async def go():
+        telling = asyncio.create_task(story.run(book, seen.set))
+        await seen.wait()
+        telling.cancel()
+
+    asyncio.run(go())
+    view = View(one=True)
+    shown = view.ordered(book.entries.values())
+    return "\n".join(line.plain for line in draw(book, shown, view, story.title, Canvas(100, 40), story.story))
+
+
+def test_on_a_terminal_the_story_stands_above_the_vital_signs_and_the_advice():
+    last = list(judge("story", play(scenario("death_spiral"))))[-1]
+    text = lines("death_spiral", 300.0, last)
+    order = ["demo: death spiral", "minute 5:00", "death spiral: requests are preempted", "DEATH SPIRAL", "preempt/s",
+             "TPOT p99", "recomputed", "truncated", "KV usage", "gateway", "q quit"]  # fmt: skip
+    places = [text.index(part) for part in order]
+    assert places == sorted(places)
+    ended = lines("death_spiral", 1e6, last)
+    assert ended.index("The scenario has ended.") < ended.index("check --prometheus URL") < ended.index("DEATH SPIRAL")

@@ -6,16 +6,12 @@ Invariant: the daemon's parts see what they would see of a real server; only the
 
 import asyncio
 import contextlib
+import sys
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, fields, replace
 
-from rich.box import SIMPLE
-from rich.console import Console, Group
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
+from rich.console import Console
 
 from vllm_vitals.cli import verdict
 from vllm_vitals.clock import Clock
@@ -25,32 +21,27 @@ from vllm_vitals.core.states import State
 from vllm_vitals.daemon import Daemon
 from vllm_vitals.log import get_logger
 from vllm_vitals.scrape.target import joined
-from vllm_vitals.serve import page
+from vllm_vitals.serve import views
+from vllm_vitals.serve.vitals import vitals
 from vllm_vitals.simulator.scenario import Restart, Scenario
 from vllm_vitals.simulator.server import SimulatedServer
 from vllm_vitals.simulator.workload import Load
 from vllm_vitals.terms import Explained
+from vllm_vitals.top.book import Book
+from vllm_vitals.top.sources import Changed, Live
+from vllm_vitals.top.view import View
 
 _SCRAPE_EVERY_S = 5.0  # simulated
 _SHORTEST_MS = 100  # real
 _PATIENCE_S = 5.0  # real: a scrape on a busy machine may outlast an interval as short as that
 _LOOK_EVERY_S = 0.1  # real
-_DRAW_PER_S = 8
-_MOST_ADVICE = 4
+_DRAW_EVERY_S = 0.25  # real
 _TERMS = 3  # explained at a time
 NEXT = """What next, with servers of your own:
   vllm-vitals check http://localhost:8000        a verdict in 30 s; --auto finds servers on this machine
   vllm-vitals check --prometheus URL             all servers that your Prometheus scrapes
   vllm-vitals incident --prometheus URL --since 7d    what happened last week
   vllm-vitals run http://localhost:8000          this page for them"""
-
-# Column titles, and the page's numbers that each shows.
-_VITAL_SIGNS = (
-    ("preemptions/s, per finish, redone", ("preemptions", "preemptions per finish", "recomputed work")),
-    ("KV cache, max", ("KV cache, max",)),
-    ("TPOT p99, p50", ("TPOT p99", "TPOT p50")),
-    ("truncated at cap", ("truncated at cap",)),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +62,7 @@ class Stage:
 async def run(
     scenario: Scenario, speed: float, seed: int, listen: str, console: Console, clock: Clock | None = None
 ) -> None:
-    """Tell the story to `console`; on a terminal the page then stays until it is interrupted."""
+    """Tell the story to `console`; on a terminal it opens the live view, which stays until somebody quits it."""
     clock = clock or fast_clock(speed)
     server = SimulatedServer(scenario, clock.now, seed)
     begun = clock.now()
@@ -86,12 +77,12 @@ async def run(
             stage = Stage(scenario, url, lambda: clock.now() - begun, lambda: next(iter(daemon.snapshots), None))
             console.print(f"A simulated vLLM plays {scenario.name!r} at {speed:g} times real time: {scenario.summary}.")
             console.print(f"Status page: {url}\n", soft_wrap=True)
-            await (_draw if console.is_terminal else _tell)(stage, console)
-            console.print(NEXT, soft_wrap=True)
-            if console.is_terminal:
-                console.print(f"The scenario has ended. The page stays at {url} until Ctrl-C.", soft_wrap=True)
+            if console.is_terminal and sys.stdin.isatty():
+                await _show(stage, console, clock.now)
             else:
-                daemon.stop()
+                await _tell(stage, console)
+            console.print(NEXT, soft_wrap=True)
+            daemon.stop()
 
         await _with_daemon(daemon, tell)
 
@@ -170,52 +161,50 @@ def happenings(scenario: Scenario) -> list[tuple[float, str]]:
 
 
 def _texts(engine: EngineSnapshot) -> list[str]:
-    return [engine.state.spec.label, *(item.text for item in engine.evidence), *(v.name for v in page.vitals(engine))]
+    return [engine.state.spec.label, *(item.text for item in engine.evidence), *(v.name for v in vitals(engine))]
 
 
-# ------------------------------------------------------------------ on a terminal: a picture that changes
+# ------------------------------------------------------------------ on a terminal: the live view, with the story above
 
 
-async def _draw(stage: Stage, console: Console) -> None:
-    explained, seen = Explained(), list[str]()
-    with Live(console=console, refresh_per_second=_DRAW_PER_S) as live:
-        while not stage.over:
-            snapshot = stage.newest()
-            if snapshot is not None and snapshot.engines and snapshot.engines[0].state is not State.UNKNOWN:
-                texts = [snapshot.engines[0].state.spec.label, *(e.text for e in snapshot.engines[0].evidence)]
-                seen += [f"{term}: {line}" for term, line in explained.new_in(texts)]
-            live.update(picture(stage, seen[-_TERMS:]))
-            await asyncio.sleep(1 / _DRAW_PER_S)
+class Story(Live):
+    """What the live view shows: the daemon's newest snapshots, and above them what happens, in plain words."""
+
+    def __init__(self, stage: Stage, now: Callable[[], float]) -> None:
+        self._stage, self._now = stage, now
+        self._explained, self._terms = Explained(), list[str]()
+        self.title = f"demo: {stage.scenario.name.replace('_', ' ')}"
+
+    async def run(self, book: Book, changed: Changed) -> None:
+        """Tell it until cancelled; after its end everything stays as it was."""
+        while True:
+            snapshot = self._stage.newest()
+            if snapshot is not None:
+                self._explain(snapshot)
+                book.take(self._now(), [views.target_or_fault(snapshot, self._now())])
+            self.story = self._lines()
+            changed()
+            await asyncio.sleep(_DRAW_EVERY_S)
+
+    def _explain(self, snapshot: TargetSnapshot) -> None:
+        if snapshot.engines and snapshot.engines[0].state is not State.UNKNOWN:
+            texts = [snapshot.engines[0].state.spec.label, *(each.text for each in snapshot.engines[0].evidence)]
+            self._terms += [f"{term}: {line}" for term, line in self._explained.new_in(texts)]
+
+    def _lines(self) -> list[str]:
+        stage = self._stage
+        if stage.over:
+            return ["The scenario has ended.", *NEXT.splitlines()]
+        elapsed = min(stage.elapsed(), stage.scenario.duration_s)
+        acts = [f"{_minutes(at)}: {what}" for at, what in happenings(stage.scenario) if at <= elapsed]
+        clock = f"{_minutes(elapsed)} of {stage.scenario.duration_s / 60:.0f}; status page: {stage.url}"
+        return [clock, *acts[-1:], *self._terms[-_TERMS:], ""]
 
 
-def picture(stage: Stage, terms: Sequence[str] = ()) -> Group:
-    """Draw how far the scenario is, and the worst engine: state, evidence, the five vital signs, advice; and terms."""
-    elapsed = min(stage.elapsed(), stage.scenario.duration_s)
-    bar = ProgressBar(total=stage.scenario.duration_s, completed=elapsed, width=60)
-    parts: list[Text | Table | ProgressBar] = [Text(f"{_minutes(elapsed)}   {stage.url}"), bar]
-    acts = [f"{_minutes(at)}: {what}" for at, what in happenings(stage.scenario) if at <= elapsed]
-    parts += [Text(acts[-1] if acts else "", style="bold cyan"), Text()]
-    snapshot = stage.newest()
-    if snapshot is not None and snapshot.engines:
-        engine = snapshot.engines[0]
-        parts.append(Text.assemble(verdict.headline(engine.state), f"  {engine.state.spec.headline}"))
-        parts += [Text(f"  • {item.text}") for item in engine.evidence]
-        parts += [Text(), _vital_signs(engine), Text()]
-        parts += [verdict.advice_line(item) for item in engine.advice[:_MOST_ADVICE]]
-    parts += [Text(), *(Text(line, style="dim") for line in terms)] if terms else []
-    return Group(*parts)
+async def _show(stage: Stage, console: Console, now: Callable[[], float]) -> None:
+    from vllm_vitals.top.terminal import Screen  # noqa: PLC0415 - termios: not on every system
 
-
-def _vital_signs(engine: EngineSnapshot) -> Table:
-    shown = {vital.name: vital.text for vital in page.vitals(engine)}
-    table = Table(header_style="dim", box=SIMPLE)
-    for title, names in _VITAL_SIGNS:
-        table.add_column(title)
-        shown[title] = ", ".join(shown.get(name, "–") for name in names)
-    spiral = engine.state is State.DEATH_SPIRAL
-    table.add_column("death spiral")
-    table.add_row(*(shown[title] for title, _ in _VITAL_SIGNS), Text("yes", "bold red") if spiral else Text("no"))
-    return table
+    await Screen(Story(stage, now), console, View(one=True)).run()
 
 
 def _minutes(seconds: float) -> str:

@@ -23,6 +23,7 @@ COLOURS = {"critical": "bold red", "warning": "bold yellow", "ok": "green", "unk
 _MEASURE = Console(file=StringIO())  # Text.wrap asks for one, and writes nothing to it
 _ENGINE, _SPARK, _VALUE = 17, 8, 8
 _WHOLE, _ROOMY = 30, 100  # columns of the longest name that is shown whole, and of a terminal that has room for it
+_LOGGED = 6  # errors of a log that are shown
 _FIXED = 45  # mark, state, running, waiting with its bar, KV with its bar, and spaces
 HELP = (
     ("up, down, k, j", "choose an engine"), ("enter, esc", "one engine in full, back to all"),
@@ -48,9 +49,13 @@ class Canvas:
         return "▁▂▃▄▅▆▇█" if self.blocks else "_.-=+*%#"
 
 
-def draw(book: Book, shown: Sequence[Entry], view: View, title: str, size: Canvas) -> list[Text]:
-    """Return the screen."""
+def draw(
+    book: Book, shown: Sequence[Entry], view: View, title: str, size: Canvas, story: Sequence[str] = ()
+) -> list[Text]:  # fmt: skip
+    """Return the screen. ``story`` stands above the engines, on at most half of it."""
     head, foot = _head(book, view, title, size), _foot(view, size)
+    told = [piece for line in story for piece in _wrapped(Text(clean(f" {line}"), style="cyan"), size.width)]
+    head += told[: size.height // 2]
     room = max(1, size.height - len(head) - len(foot))
     if view.help:
         body = [Text.assemble((f" {key:<16}", "bold"), what) for key, what in HELP]
@@ -102,7 +107,8 @@ def _all(shown: Sequence[Entry], view: View, size: Canvas, room: int) -> list[Te
     spark = _SPARK + max(0, size.width - _FIXED - width - len(signs) * (_SPARK + _VALUE + 2)) // max(1, len(signs))
     heading = f"  {'state':<13} {'engine':<{width}} {'run':>4} {'wait':>5} {'':<5} {'KV':<11}"
     heading += "".join(f"  {sign.title:<{spark + _VALUE}}" for sign in signs)
-    below = _brief(shown[view.index(shown)], size)[: max(2, room // 3)] if shown and room >= 8 else []
+    spare_lines = max(2, room // 3, room - 1 - len(shown))
+    below = _brief(shown[view.index(shown)], size)[:spare_lines] if shown and room >= 8 else []
     rows = max(1, room - 1 - len(below))
     view.page = max(1, rows - 1)
     at = view.index(shown) if shown else 0
@@ -138,7 +144,8 @@ def _brief(entry: Entry, size: Canvas) -> list[Text]:
     proof = [e.get("text", "") for e in entry.engine.get("evidence") or ()]
     lines = [Text("─" * size.width if size.blocks else "-" * size.width, style="dim"), _title(entry)]
     advice = [_advice(a) for a in (entry.engine.get("advice") or ())[:1]]
-    return [*lines, *advice, *(Text(f" {_dot(size)} {clean(text)}") for text in proof)]
+    lines += [*advice, *(Text(f" {_dot(size)} {clean(text)}") for text in proof)]
+    return [piece for line in lines for piece in _wrapped(line, size.width)]
 
 
 def _title(entry: Entry) -> Text:
@@ -176,12 +183,25 @@ def _one(now: float, entry: Entry, size: Canvas) -> list[Text]:
         ]
     lines.append(Text())
     lines.append(_runs(now, entry))
+    lines += _log(now, target.get("log_errors"), size)
     lines += [Text(clean(f" not known: {text}"), style="dim") for text in engine.get("unknown") or ()]
     settings = target.get("settings") or {}
     if settings:
         known_settings = ", ".join(f"{name} {text}" for name, text in sorted(settings.items()))
         lines.append(Text(clean(f" settings: {known_settings}"), style="dim"))
     return [piece for line in lines for piece in (_wrapped(line, size.width))]
+
+
+def _log(now: float, errors: object, size: Canvas) -> list[Text]:
+    """Return the newest errors of the server's log, the newest first; nothing where no log is read."""
+    if not isinstance(errors, list):
+        return []
+    if not errors:
+        return [Text(" log: no error since the daemon reads it", style="dim")]
+    shown = [each for each in errors if isinstance(each, dict)][: -_LOGGED - 1 : -1]
+    ago = [duration(now - each["at"]) if isinstance(each.get("at"), int | float) else "?" for each in shown]
+    told = [clean(f"{when} ago {each.get('kind')}: {each.get('text')}") for when, each in zip(ago, shown, strict=True)]
+    return [Text(" errors in its log:"), *(Text(f" {_dot(size)} {line}") for line in told)]
 
 
 def _wrapped(line: Text, width: int) -> Iterable[Text]:

@@ -19,13 +19,12 @@ import orjson
 from vllm_vitals.clock import Clock
 from vllm_vitals.core.snapshot import Scrape, TargetSnapshot
 from vllm_vitals.core.thresholds import Thresholds
-from vllm_vitals.log import get_logger
+from vllm_vitals.log import QUIET
 from vllm_vitals.recordings import recording
 from vllm_vitals.recordings.recording import RecordingError
 from vllm_vitals.recordings.replay import judge
 from vllm_vitals.scrape.fetch import Fetcher
-from vllm_vitals.scrape.fleet import make_evaluator
-from vllm_vitals.scrape.poller import Poller
+from vllm_vitals.scrape.poller import Poller, make_evaluator
 from vllm_vitals.scrape.target import Target, shown
 from vllm_vitals.serve import views
 from vllm_vitals.top.book import Book
@@ -37,9 +36,13 @@ Changed = Callable[[], None]
 
 
 class Source(Protocol):
-    """Fills a book until it is cancelled, or has no more. ``title`` says what it is and how it fares."""
+    """Fills a book until it is cancelled, or has no more.
+
+    ``title`` says what it is and how it fares; ``story``: lines for a person above the engines.
+    """
 
     title: str
+    story: Sequence[str]
 
     async def run(self, book: Book, changed: Changed) -> None:
         """Hand over every answer, and call ``changed`` after each."""
@@ -54,8 +57,10 @@ class Source(Protocol):
         ...
 
 
-class _Live:
+class Live:
     """A source whose present is all that there is."""
+
+    story: Sequence[str] = ()
 
     def seek(self, seconds: float) -> str:
         """Return why not."""
@@ -66,7 +71,7 @@ class _Live:
         return "only servers that top scrapes itself can be recorded: vllm-vitals record URL"
 
 
-class Servers(_Live):
+class Servers(Live):
     """Scrapes servers at their intervals, without a daemon. Recordings go into ``folder``."""
 
     def __init__(self, targets: Sequence[Target], folder: Path = Path()) -> None:
@@ -109,7 +114,7 @@ class Servers(_Live):
                 files.close()
 
     async def _poll(self, book: Book, changed: Changed) -> None:
-        clock, log = Clock(), get_logger()
+        clock, log = Clock(), QUIET
         async with Fetcher(clock.now) as fetcher:
             pollers = [
                 Poller(
@@ -131,7 +136,7 @@ class Servers(_Live):
                     await asyncio.sleep(LOOK_S)
 
 
-class Daemon(_Live):
+class Daemon(Live):
     """Reads a running daemon's `/api/v1/engines`."""
 
     def __init__(self, target: Target, interval: float) -> None:
@@ -167,7 +172,7 @@ def _targets(body: bytes) -> list[dict[str, Any]] | None:
     return found if whole else None
 
 
-class Recording(_Live):
+class Recording(Live):
     """Plays a recording, so many times faster than it was."""
 
     def __init__(self, path: Path, speed: float, limits: Thresholds | None) -> None:

@@ -26,11 +26,11 @@ READ_BYTES = 1024
 
 
 class Screen:
-    """One person's live view."""
+    """One person's live view, which begins as ``view``."""
 
-    def __init__(self, source: Source, console: Console) -> None:
+    def __init__(self, source: Source, console: Console, view: View | None = None) -> None:
         self._source, self._console = source, console
-        self._book, self._view = Book(), View()
+        self._book, self._view = Book(), view or View()
         self._shown = self._view.ordered([])
         self._due = asyncio.Event()
 
@@ -89,7 +89,8 @@ class Screen:
         self._order()
         width, height = self._console.size
         blocks = "utf" in (self._console.encoding or "").lower()
-        lines = draw(self._book, self._shown, self._view, self._source.title, Canvas(width, height, blocks))
+        source, size = self._source, Canvas(width, height, blocks)
+        lines = draw(self._book, self._shown, self._view, source.title, size, source.story)
         whole = Text("\n").join(_filled(line, width) for line in lines)
         self._console.control(Control.home())
         self._console.print(whole, end="", no_wrap=True, overflow="crop", crop=False)

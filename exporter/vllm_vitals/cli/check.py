@@ -4,6 +4,7 @@ Input: a command line. Output: an exit code; a usage error where options contrad
 """
 
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
@@ -11,7 +12,10 @@ from click.core import ParameterSource
 
 from vllm_vitals.cli.options import DURATION, FILE, Access, access_options, configured
 
-MODES = "give a URL such as http://localhost:8000, --auto, --file-sd FILE, --prometheus URL or --replay FILE"
+MODES = (
+    "give a URL such as http://localhost:8000, --auto, --file-sd FILE, --kubernetes NAMESPACE, --prometheus URL or"
+    " --replay FILE"
+)
 ACCESS = {"bearer_token_file", "user", "password_file", "ca_file", "headers"}
 LOOK_BACK_S = 900.0  # what is read of a Prometheus
 FOLLOW_S = 120.0  # how long a change is followed
@@ -36,6 +40,13 @@ FOLLOW_S = 120.0  # how long a change is followed
     multiple=True,
     metavar="FILE",
     help="Targets from a file of Prometheus' file_sd (repeatable).",
+)
+@click.option(
+    "--kubernetes",
+    "namespace",
+    default="",
+    metavar="NAMESPACE",
+    help="Check every vLLM pod of a namespace, by the kubeconfig that kubectl uses, or from inside the cluster.",
 )
 @click.option(
     "--prometheus",
@@ -65,6 +76,7 @@ def check(
     access: Access,
     auto: bool,
     listed: tuple[str, ...],
+    namespace: str,
     prometheus: str,
     recorded: Path | None,
     again: bool,
@@ -77,11 +89,14 @@ def check(
     Exit code: 0 healthy, 1 warning, 2 critical, 3 unknown; it reflects the worst engine. With --replay, the verdict is
     for the worst point in the recording. With --gate: 0 no worse, 2 worse, 3 not comparable.
     """
+    from tempfile import TemporaryDirectory
+
     from vllm_vitals import log
     from vllm_vitals.cli import judge, observe, whom
     from vllm_vitals.core.follow_up import FollowUp, change
+    from vllm_vitals.core.thresholds import Thresholds
 
-    log.configure("critical")
+    log.silence_libraries()
     given = {name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
     _refuse(given)
     if again and (gate is not None or as_json):
@@ -95,21 +110,28 @@ def check(
     report = judge.Report(as_json, None if gate is None else judge.before(gate), follow)
     if recorded is not None:
         sys.exit(judge.recording(recorded, file, as_json, follow))
+    limits = configured(file, (), {}).thresholds if file is not None and (prometheus or namespace) else Thresholds()
     if prometheus:
-        limits = configured(file, (), {}).thresholds if file is not None else None
         look_back = seconds if "seconds" in given else LOOK_BACK_S
         sys.exit(judge.kept(whom.prometheus(prometheus, access), look_back, limits, report, again))
     if follow is not None and "seconds" not in given:
         seconds = FOLLOW_S
     if seconds < observe.SHORTEST_S:
         raise click.UsageError(f"--for: a verdict needs {observe.SHORTEST_S:g}s at least")
-    targets = [observe.at_pace(t, interval, seconds) for t in whom.targets(urls, file, access, auto, listed, MODES)]
-    sys.exit(judge.watched(targets) if again else judge.live(targets, seconds, report))
+    with ExitStack() as kept:
+        problems: list[str] = []
+        if namespace:
+            folder = Path(kept.enter_context(TemporaryDirectory(prefix="vllm-vitals-")))
+            found, problems = whom.pods(namespace, limits, folder)
+        else:
+            found = list(whom.targets(urls, file, access, auto, listed, MODES))
+        targets = [observe.at_pace(target, interval, seconds) for target in found]
+        sys.exit(judge.watched(targets) if again else judge.live(targets, seconds, report, problems))
 
 
 def _refuse(given: set[str]) -> None:
     """Refuse options that the chosen source would ignore."""
-    sources = given & {"recorded", "prometheus"} or given & {"urls", "auto", "listed"}
+    sources = given & {"recorded", "prometheus", "namespace"} or given & {"urls", "auto", "listed"}
     if "recorded" in given:
         if given & {"urls", "auto", "listed", "prometheus"}:
             raise click.UsageError("give either URLs or --replay, not both")
@@ -119,6 +141,8 @@ def _refuse(given: set[str]) -> None:
             raise click.UsageError("--watch and --gate are for live servers, not for --replay")
         if given & ACCESS:
             raise click.UsageError("options such as --bearer-token-file are for live servers, not for --replay")
+    if "namespace" in given and given & {"urls", "auto", "listed", "prometheus", "recorded", *ACCESS}:
+        raise click.UsageError("--kubernetes finds the servers and gets in by the kubeconfig: leave out the others")
     if "prometheus" in given and given & {"urls", "auto", "listed", "interval"}:
         raise click.UsageError("--prometheus judges what it scrapes, at its interval: leave out URLs and --interval")
     if not sources and not given & {"file", *ACCESS}:

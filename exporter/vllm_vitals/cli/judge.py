@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import click
 import orjson
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
 from vllm_vitals.cli import gate as gates
@@ -24,18 +23,17 @@ from vllm_vitals.cli import table as tables
 from vllm_vitals.cli.first_look import FirstLook
 from vllm_vitals.cli.options import configured
 from vllm_vitals.clock import Clock
-from vllm_vitals.config.values import duration_text
+from vllm_vitals.config.durations import duration_text
 from vllm_vitals.core.follow_up import FollowUp
 from vllm_vitals.core.snapshot import TargetSnapshot
 from vllm_vitals.core.thresholds import Thresholds
-from vllm_vitals.recordings import recording as recordings
-from vllm_vitals.recordings.replay import Replay
-from vllm_vitals.recordings.replay_series import MAX_ENTRIES, SeriesSpool
 from vllm_vitals.scrape.target import Target
 from vllm_vitals.serve import views
 
 if TYPE_CHECKING:
     from vllm_vitals.prometheus.promapi import Access
+    from vllm_vitals.recordings.replay import Replay
+    from vllm_vitals.recordings.replay_series import SeriesSpool
 
 ASKING, OFTEN_S = 4, 15.0  # connections to a Prometheus, and how often it is asked with --watch
 
@@ -92,29 +90,28 @@ class Report:
         return code
 
 
-def live(targets: Sequence[Target], seconds: float, report: Report) -> int:
-    """Watch servers for so many seconds and print the verdict; the exit code that says it."""
+def live(targets: Sequence[Target], seconds: float, report: Report, problems: Sequence[str] = ()) -> int:
+    """Watch servers for so many seconds and print the verdict; the exit code that says it.
+
+    ``problems``: who is not watched, and why.
+    """
     errors, look = Console(stderr=True, highlight=False), FirstLook(seconds)
-    with Progress(
-        TextColumn("looking"), BarColumn(), TextColumn("{task.description}"),
-        console=errors, transient=True, disable=not errors.is_terminal,
-    ) as progress:  # fmt: skip
-        bar = progress.add_task("", total=1.0)
+    with terminal.progress("looking", errors) as progress:
 
         def tell(done: float, snapshots: Sequence[TargetSnapshot]) -> None:
             first = [s.engines[0].state.value for s in views.worst_first(snapshots)[:1] if s.engines]
-            progress.update(bar, completed=done, description="".join(first))
+            progress(done, "".join(first))
             if report.follow is not None:
                 for snapshot in snapshots:
                     report.follow.see(snapshot)
             if (lines := look.see(snapshots, len(targets))) and errors.is_terminal:
-                progress.console.print(Text("So far (provisional):", style="dim"))
+                errors.print(Text("So far (provisional):", style="dim"))
                 for line in lines:
-                    progress.console.print(Text(f"  {verdict.clean(line)}", style="dim"))
+                    errors.print(Text(f"  {verdict.clean(line)}", style="dim"))
 
         snapshots = asyncio.run(observe.watch(targets, seconds, tell))
     longer = look.longer(snapshots)
-    return report.tell(snapshots, Clock().now(), note="" if longer is None else duration_text(longer))
+    return report.tell(snapshots, Clock().now(), problems, "" if longer is None else duration_text(longer))
 
 
 def _drawn(shown: tables.Watch, _: float, snapshots: Sequence[TargetSnapshot]) -> None:
@@ -129,7 +126,7 @@ def watched(targets: Sequence[Target]) -> int:
         return verdict.exit_code(shown.last)
 
 
-def kept(how: "Access", look_back: float, limits: Thresholds | None, report: Report, again: bool) -> int:
+def kept(how: "Access", look_back: float, limits: Thresholds, report: Report, again: bool) -> int:
     """Judge what a Prometheus keeps of the last minutes; with ``again`` until Ctrl-C."""
     from vllm_vitals.prometheus.now import judged_now
     from vllm_vitals.prometheus.promapi import PromApi
@@ -147,7 +144,7 @@ def kept(how: "Access", look_back: float, limits: Thresholds | None, report: Rep
                 found,
                 now,
                 look_back,
-                limits or Thresholds(),
+                limits,
                 lambda done, of, what: status.update(f"reading {done} of {of}: {what}"),
             )
         return snapshots, problems, now
@@ -167,6 +164,10 @@ def kept(how: "Access", look_back: float, limits: Thresholds | None, report: Rep
 
 def recording(path: Path, file: Path | None, as_json: bool, follow: FollowUp | None = None) -> int:
     """Judge a recording, by the thresholds of a config file where one is given, and print the verdict."""
+    from vllm_vitals.recordings import recording as recordings
+    from vllm_vitals.recordings.replay import Replay
+    from vllm_vitals.recordings.replay_series import SeriesSpool
+
     limits = configured(file, (), {}).thresholds if file is not None else Thresholds()
     with contextlib.ExitStack() as files:
         spool = files.enter_context(SeriesSpool()) if as_json else None
@@ -185,8 +186,10 @@ def recording(path: Path, file: Path | None, as_json: bool, follow: FollowUp | N
     return verdict.exit_code([moment])
 
 
-def _write_json(path: Path, done: Replay, spool: SeriesSpool, answer: Mapping[str, object]) -> None:
+def _write_json(path: Path, done: "Replay", spool: "SeriesSpool", answer: Mapping[str, object]) -> None:
     """Write a recording's JSON: the verdict at its worst moment, then engine by engine. Times are the recording's."""
+    from vllm_vitals.recordings.replay_series import MAX_ENTRIES
+
     if spool.is_full:
         done.cut_off = f"{path}: more than {MAX_ENTRIES:,} entries: the rest of the series is left out"
     write = partial(click.echo, nl=False)

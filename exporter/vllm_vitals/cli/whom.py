@@ -1,10 +1,12 @@
-"""Whom a command looks at: URLs, a config file, this machine, a file of targets; and how to get into a Prometheus.
+"""Whom a command looks at: URLs, a config file, this machine, lists of targets; and how to get into a Prometheus.
 
 Input: a command line. Output: targets, each once. Invariant: an option means what the key of the same name means in the
 config file.
 """
 
 import asyncio
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,16 +14,17 @@ import click
 
 from vllm_vitals.cli.options import Access, configured, say_notes
 from vllm_vitals.clock import Clock
-from vllm_vitals.config.loader import Config
-from vllm_vitals.log import get_logger
-from vllm_vitals.scrape import nearby
+from vllm_vitals.core.thresholds import Thresholds
+from vllm_vitals.log import QUIET
 from vllm_vitals.scrape.fetch import Fetcher
-from vllm_vitals.scrape.shards import Shard
-from vllm_vitals.scrape.target import Target
-from vllm_vitals.scrape.target_manager import TargetManager
+from vllm_vitals.scrape.target import Credentials, Target, parse_address
 
 if TYPE_CHECKING:
+    from vllm_vitals.config.loader import Config
     from vllm_vitals.prometheus.promapi import Access as PromAccess
+
+MAX_TEXT = 256
+INTERVAL_S, TIMEOUT_S = 5.0, 4.5  # as a config file that says nothing of them
 
 
 def targets(
@@ -33,6 +36,8 @@ def targets(
         if not found:
             raise click.ClickException("nothing that listens on this machine answers with vLLM's metrics: give a URL")
         urls += tuple(found)
+    if file is None and not (listed or access) and (plain := plainly(urls)):
+        return plain
     if listed and file is not None:
         raise click.UsageError("give either --file-sd or --config: a config file has discovery of its own")
     sources = {"discovery": [{"file_sd": {"files": list(listed)}, **access}]} if listed else {}
@@ -46,19 +51,69 @@ def targets(
     return everyone
 
 
+def plainly(urls: tuple[str, ...]) -> tuple[Target, ...]:
+    """Return what the config's loader makes of URLs alone, without loading it: it takes longer than all the rest.
+
+    Nothing where something is to be said of them: then the loader has the words.
+    """
+    found: dict[str, Target] = {}
+    for url in urls:
+        try:
+            where = parse_address(url)
+        except ValueError:
+            return ()
+        if where.note or "$" in url or len(url) > MAX_TEXT:
+            return ()
+        found.setdefault(
+            where.url,
+            Target(
+                where.name,
+                where.url,
+                INTERVAL_S,
+                TIMEOUT_S,
+                credentials=Credentials(username=where.username, password=where.password),
+                thresholds=Thresholds().at_interval(INTERVAL_S),
+            ),
+        )
+    return tuple(found.values()) if len({target.name for target in found.values()}) == len(found) else ()
+
+
+def pods(namespace: str, limits: Thresholds, folder: Path) -> tuple[list[Target], list[str]]:
+    """Return the vLLM servers of a Kubernetes namespace, and which pods cannot serve. ``folder`` takes inline secrets.
+
+    Raises `kubeconfig.ClusterError` in one line.
+    """
+    from vllm_vitals.scrape import kubeconfig
+    from vllm_vitals.scrape.pods import vllm_servers
+
+    cluster = kubeconfig.find(os.environ, folder)
+
+    async def listed() -> tuple[list[Target], list[str]]:
+        async with Fetcher(Clock().now) as fetcher:
+            return await vllm_servers(cluster, namespace, fetcher.fetch)
+
+    found, problems = asyncio.run(listed())
+    return [replace(target, thresholds=limits) for target in found], problems
+
+
 async def _nearby() -> list[str]:
+    from vllm_vitals.scrape import nearby
+
     async with Fetcher(Clock().now) as fetcher:
         return await nearby.vllm_servers(fetcher.fetch, nearby.listening())
 
 
-async def _discovered(config: Config) -> tuple[Target, ...]:
+async def _discovered(config: "Config") -> tuple[Target, ...]:
     """Return the config's targets and those that its sources list now."""
+    from vllm_vitals.config.loader import Config
+    from vllm_vitals.scrape.shards import Shard
+    from vllm_vitals.scrape.target_manager import TargetManager
 
     async def nothing() -> None:
         pass
 
     async with Fetcher(Clock().now) as fetcher:
-        manager = TargetManager(fetcher.fetch, get_logger(), Shard(1, 1))
+        manager = TargetManager(fetcher.fetch, QUIET, Shard(1, 1))
         await manager.follow(config, nothing)
         found = manager.targets(config)
         await manager.follow(Config("", 0, ()), nothing)  # none any more: ends what follows them

@@ -8,30 +8,25 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vllm_vitals.clock import Clock
-from vllm_vitals.config.loader import Config
 from vllm_vitals.core.snapshot import Scrape, TargetSnapshot
-from vllm_vitals.core.target_evaluator import TargetEvaluator
 from vllm_vitals.log import Logger
 from vllm_vitals.recordings.flight import Flight, FlightRecorder
 from vllm_vitals.scrape import canary
 from vllm_vitals.scrape.beside import Beside
 from vllm_vitals.scrape.fetch import Fetcher
 from vllm_vitals.scrape.last_seen import LastSeen
-from vllm_vitals.scrape.poller import Poller, SettingsFromLogs, phase
+from vllm_vitals.scrape.poller import Poller, SettingsFromLogs, make_evaluator, phase
 from vllm_vitals.scrape.target import Target
+
+if TYPE_CHECKING:
+    from vllm_vitals.config.loader import Config
 
 FIRST_POLLS_PER_S = 50  # a handful of targets is tried at once, a thousand over an interval
 SAVE_S = 60.0
 CLOSE_S = 3.0  # for recordings to reach the disk when we end
-
-
-def make_evaluator(target: Target, *, may_start: bool = False) -> TargetEvaluator:
-    """Make the evaluator of a configured target; ``may_start``: it may still be loading when it is first watched."""
-    evaluator = TargetEvaluator(target.name, target.thresholds, target.role, target.model_name, may_start=may_start)
-    evaluator.learn(target.settings)
-    return evaluator
 
 
 def _silence(_: str) -> Mapping[str, str]:
@@ -64,7 +59,7 @@ class Fleet:
         """Every target's poller, in the config's order."""
         return [poller for poller, _ in self._running.values()]
 
-    async def apply(self, config: Config) -> None:
+    async def apply(self, config: "Config") -> None:
         """Start what is new, stop what is gone or changed, leave alone what stays."""
         same = config.histograms == self._histograms
         stay = {
@@ -80,7 +75,7 @@ class Fleet:
         self._running = {target.name: stay.get(target.name) or self._start(target, config) for target in config.targets}
         await self._fetcher.settle(config.targets, config.limits.body)
 
-    def _start(self, target: Target, config: Config) -> tuple[Poller, list[asyncio.Task[None]]]:
+    def _start(self, target: Target, config: "Config") -> tuple[Poller, list[asyncio.Task[None]]]:
         evaluator = make_evaluator(target, may_start=True)
         self._last_seen.prepare(evaluator, target.name, target.model_name, self._clock.now())
         poller = Poller(

@@ -37,12 +37,12 @@ async def vllm_servers(fetch: Callable[[Target], Awaitable[Scrape]], ports: Iter
     async def ask(port: int) -> str:
         address = f"127.0.0.1:{port}"
         scrape = await fetch(Target(address, f"http://{address}/metrics", timeout=DEADLINE_S))
-        return address if scrape.body is not None and _is_vllm(scrape.body) else ""
+        return address if scrape.body is not None and is_vllm(scrape.body) else ""
 
     return [address for address in await asyncio.gather(*map(ask, ports)) if address]
 
 
-def _is_vllm(body: bytes) -> bool:
+def is_vllm(body: bytes) -> bool:
     """Return whether a page holds a series of vLLM's own; a page of ours holds only our names for them."""
     lines = body.splitlines()
     return any(

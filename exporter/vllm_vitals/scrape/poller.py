@@ -51,6 +51,13 @@ def on_tick(at: float, interval: float) -> float:
     return ceil(at / tick) * tick
 
 
+def make_evaluator(target: Target, *, may_start: bool = False) -> TargetEvaluator:
+    """Make the evaluator of a configured target; ``may_start``: it may still be loading when it is first watched."""
+    evaluator = TargetEvaluator(target.name, target.thresholds, target.role, target.model_name, may_start=may_start)
+    evaluator.learn(target.settings)
+    return evaluator
+
+
 class Poller:
     """Polls one target for ever."""
 

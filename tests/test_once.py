@@ -8,11 +8,13 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "exporter" / "vllm_vitals"
 VALUES, OBJECTIVES, OPTIONS = "config/values.py", "config/objectives.py", "cli/options.py"
+DURATIONS = "config/durations.py"
 # What may be defined under these names, and where.
 HOME = {
     "Share": (VALUES, "core/thresholds.py"),  # there it marks what a number is, and checks nothing
     **dict.fromkeys(("Strict", "Size", "Positive", "LabelName", "Pattern", "TargetAddress"), (VALUES,)),
-    **dict.fromkeys(("parse_duration", "duration_text", "parse_size", "parse_listen"), (VALUES,)),
+    **dict.fromkeys(("parse_size", "parse_listen"), (VALUES,)),
+    **dict.fromkeys(("parse_duration", "duration_text", "DurationError"), (DURATIONS,)),
     **dict.fromkeys(("Slo", "OutputLength", "Indicator"), (OBJECTIVES,)),
     "Duration": (VALUES, OPTIONS),  # the type of a key, and that of an option, which reads it with the same function
     "ConfigError": ("config/errors.py",),
@@ -41,12 +43,12 @@ def again(name: str, source: str) -> list[str]:
             found += ["a base model" for base in node.bases if isinstance(base, ast.Name) and base.id == "BaseModel"]
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "ConfigDict":
             found += ["a model config"] if name != VALUES else []
-        if isinstance(node, ast.Dict) and name != VALUES:
+        if isinstance(node, ast.Dict) and name != DURATIONS:
             keys = {key.value for key in node.keys if isinstance(key, ast.Constant) and isinstance(key.value, str)}
             found += ["units of durations"] if keys >= UNITS else []
         if isinstance(node, ast.Constant) and node.value in ACCESS and name != OPTIONS:
             found.append(f"the option {node.value}")
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and name != VALUES:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and name != DURATIONS:
             units = [letters for letters in ("smhd", "mhd", "s|m|h") if letters in node.value]
             found += ["a pattern of durations"] if r"\d" in node.value and units else []
     return found

@@ -11,8 +11,8 @@ from dataclasses import fields
 from pathlib import Path
 
 from vllm_vitals import catalog
+from vllm_vitals.config.durations import duration_text
 from vllm_vitals.config.thresholds import TIMES
-from vllm_vitals.config.values import duration_text
 from vllm_vitals.core import state_machine, thresholds
 from vllm_vitals.core.states import State
 from vllm_vitals.vllm.families import FAMILIES

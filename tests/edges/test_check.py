@@ -11,9 +11,10 @@ import pytest
 
 from tests.edges.servers import RECORDINGS, bodies, http, plays, says, serving
 from tests.typed import typed
-from vllm_vitals.cli import gate, table, verdict
+from vllm_vitals.cli import gate, table, verdict, whom
 from vllm_vitals.cli.first_look import MAX_LINES, FirstLook
 from vllm_vitals.cli.observe import hurried
+from vllm_vitals.cli.options import configured
 from vllm_vitals.core.snapshot import EngineKey, EngineSnapshot, Scrape, TargetSnapshot
 from vllm_vitals.core.states import State
 from vllm_vitals.core.target_evaluator import TargetEvaluator
@@ -116,6 +117,27 @@ def test_ports_that_listen_are_read_from_the_kernels_table(tmp_path: Path) -> No
     )
     assert nearby.listening([table]) == [8000, 10000]
     assert nearby.listening([tmp_path / "none"]) == list(range(8000, 8010))
+
+
+@pytest.mark.parametrize(
+    ("urls", "is_plain"),
+    [
+        (("http://localhost:8000",), True),
+        (("gpu-1", "gpu-2:80", "https://u:p%40w@[::1]/base/metrics?x=1", "gpu-1:8000/"), True),
+        (("http://a:1/v1",), False),  # something is to be said of it
+        (("http://a:1", "https://a:1"), False),  # two of one name
+        (("http://a:1?k=${KEY}",), False),
+        (("ftp://a",), False),
+        ((), False),
+    ],
+)
+def test_urls_alone_are_the_targets_that_the_config_s_loader_makes_of_them(
+    urls: tuple[str, ...], is_plain: bool
+) -> None:
+    found = whom.plainly(urls)
+    assert bool(found) is is_plain
+    if is_plain:
+        assert found == configured(None, urls, {}, {}).targets
 
 
 def test_auto_and_a_recording_exclude_each_other() -> None:

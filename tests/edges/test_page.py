@@ -17,7 +17,7 @@ from vllm_vitals.core.snapshot import EngineKey, EngineSnapshot, Reading, Scrape
 from vllm_vitals.core.states import State
 from vllm_vitals.core.target_evaluator import TargetEvaluator
 from vllm_vitals.recordings import recording
-from vllm_vitals.serve import page, views, web
+from vllm_vitals.serve import page, views, vitals, web
 
 ALL = page.Asked()
 CRITICAL = (0xC4, 0x18, 0x2C)
@@ -101,7 +101,7 @@ def test_numbers_below_the_first_bucket_and_beyond_the_last_are_said_so() -> Non
         engine = EngineSnapshot(
             EngineKey("t", "m", "0"), State.HEALTHY, 1.0, 1.0, readings={"ttft_p99_seconds": reading}
         )
-        assert page._vital(engine, "x", "ttft_p99_seconds", "s").text == text
+        assert vitals._vital(engine, "x", "ttft_p99_seconds", "s").text == text
 
 
 def test_a_fold_is_open_in_the_page_s_address_so_that_the_refresh_keeps_it() -> None:
@@ -136,7 +136,7 @@ def test_what_advice_says_to_watch_is_on_the_page_and_the_knob_is_what_the_text_
 
 def test_numbers_look_alike_wherever_they_stand() -> None:
     assert views.quantity(5336.2, "/s") == "5336 /s"
-    assert page._capacity(1048576.0) == "of 1048576 tokens"
+    assert vitals._capacity(1048576.0) == "of 1048576 tokens"
 
 
 def test_an_empty_page_and_every_state_can_be_drawn() -> None:
@@ -252,12 +252,12 @@ def test_what_cannot_be_seen_is_written_out_and_not_sent() -> None:
 def test_a_row_that_cannot_be_drawn_costs_no_other_row(monkeypatch: pytest.MonkeyPatch) -> None:
     real = page.vitals
 
-    def vitals(engine: EngineSnapshot) -> list[page.Vital]:
+    def broken(engine: EngineSnapshot) -> list[vitals.Vital]:
         if engine.key.target == "t1" and engine.at is not None:
             raise OverflowError("cannot convert float infinity to integer")
         return real(engine)
 
-    monkeypatch.setattr(page, "vitals", vitals)
+    monkeypatch.setattr(page, "vitals", broken)
     text = drawn(fleet([State.THRASHING, State.DEATH_SPIRAL, State.HEALTHY]), 100.0)
     assert text.count("the numbers of this engine cannot be shown (OverflowError)") == 1
     assert all(f"t{n}" in text for n in range(3))

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from vllm_vitals.serve import web
-from vllm_vitals.serve.page import Vital
+from vllm_vitals.serve.vitals import Vital
 from vllm_vitals.terms import TERMS, Explained, anchor, term_of
 
 GLOSSARY = (Path(__file__).parent.parent.parent / "docs" / "glossary.md").read_text()

@@ -12,11 +12,10 @@ from typing import BinaryIO
 from vllm_vitals.clock import Clock
 from vllm_vitals.core.snapshot import DOWN_REASONS, TargetSnapshot
 from vllm_vitals.core.thresholds import Thresholds
-from vllm_vitals.log import Logger, get_logger
+from vllm_vitals.log import QUIET
 from vllm_vitals.recordings import recording
 from vllm_vitals.scrape.fetch import Fetcher
-from vllm_vitals.scrape.fleet import make_evaluator
-from vllm_vitals.scrape.poller import Poller
+from vllm_vitals.scrape.poller import Poller, make_evaluator
 from vllm_vitals.scrape.target import Target
 
 SHORTEST_S = 5.0  # in less, an engine in one long step cannot be told from one that hangs
@@ -46,10 +45,10 @@ async def watch(targets: Sequence[Target], seconds: float, tell: Progress) -> li
 
     One where nothing ever answers is given up early.
     """
-    clock, log = Clock(), get_logger()
+    clock = Clock()
     end = clock.now() + seconds
     async with Fetcher(clock.now) as fetcher:
-        pollers = [_poller(target, fetcher, clock, log, seconds) for target in targets]
+        pollers = [_poller(target, fetcher, clock, seconds) for target in targets]
 
         async def look(poller: Poller) -> None:
             while True:
@@ -66,9 +65,9 @@ async def watch(targets: Sequence[Target], seconds: float, tell: Progress) -> li
         return [poller.snapshot for poller in pollers if poller.snapshot is not None]
 
 
-def _poller(target: Target, fetcher: Fetcher, clock: Clock, log: Logger, seconds: float) -> Poller:
+def _poller(target: Target, fetcher: Fetcher, clock: Clock, seconds: float) -> Poller:
     watched = replace(patient(target, seconds), thresholds=hurried(target.thresholds, seconds))
-    return Poller(watched, fetcher.fetch, make_evaluator(watched), clock, log, "none", fetcher.ask)
+    return Poller(watched, fetcher.fetch, make_evaluator(watched), clock, QUIET, "none", fetcher.ask)
 
 
 def at_pace(target: Target, interval: float, seconds: float) -> Target:

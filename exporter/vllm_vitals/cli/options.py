@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from vllm_vitals.config.durations import DurationError, duration_text, parse_duration
 from vllm_vitals.scrape.shards import Shard, parse_shard
 
 if TYPE_CHECKING:
@@ -35,14 +36,10 @@ class Duration(click.ParamType[float]):
         """Return seconds, or a usage error."""
         if isinstance(value, float):
             return value
-        from pydantic_core import PydanticCustomError
-
-        from vllm_vitals.config.values import duration_text, parse_duration
-
         try:
             seconds = parse_duration(value)
-        except PydanticCustomError as error:
-            self.fail(error.message(), param, ctx)
+        except DurationError as error:
+            self.fail(str(error), param, ctx)
         if not self._least <= seconds <= self._most:
             most = "" if self._most == float("inf") else f" and at most {duration_text(self._most)}"
             self.fail(f"expected at least {duration_text(self._least)}{most}, got {value}", param, ctx)

@@ -19,7 +19,7 @@ from vllm_vitals.logs.events import NOT_UNDERSTOOD
 from vllm_vitals.logs.framer import LineFramer
 from vllm_vitals.logs.schema import shipped
 from vllm_vitals.scrape.fetch import Fetcher
-from vllm_vitals.scrape.fleet import make_evaluator
+from vllm_vitals.scrape.poller import make_evaluator
 from vllm_vitals.scrape.target import Target
 
 MAX_LOG_BYTES = 1 << 20

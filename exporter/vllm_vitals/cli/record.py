@@ -10,9 +10,9 @@ from typing import BinaryIO
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
 
 from vllm_vitals.cli import observe as checking
+from vllm_vitals.cli import terminal
 from vllm_vitals.cli.options import DURATION, FILE, Access, access_options, configured, say_notes
 from vllm_vitals.recordings.recording import STANDARD
 from vllm_vitals.scrape.target import Target, parse_address
@@ -101,16 +101,11 @@ def _opened(output: Path, force: bool) -> Iterator[BinaryIO]:
 
 async def _watched(target: Target, stream: BinaryIO, seconds: float, tally: checking.Tally) -> None:
     """Record, with a bar where a person looks on."""
-    errors = Console(stderr=True)
-    with Progress(
-        TextColumn("recording"), BarColumn(), TextColumn("{task.description}"),
-        console=errors, transient=True, disable=not errors.is_terminal,
-    ) as progress:  # fmt: skip
-        bar = progress.add_task("", total=1.0)
+    with terminal.progress("recording", Console(stderr=True)) as progress:
 
         def tell(done: float) -> None:
             failed = f", {tally.failed} failed: {tally.last}" if tally.failed else ""
-            progress.update(bar, completed=done, description=f"{tally.good} scrapes{failed} (Ctrl-C keeps them)")
+            progress(done, f"{tally.good} scrapes{failed} (Ctrl-C keeps them)")
 
         await checking.record(target, stream, seconds, tally, tell)
 

@@ -19,7 +19,7 @@ from rich.text import Text
 from vllm_vitals.cli.verdict import clean, headline
 from vllm_vitals.core.snapshot import EngineKey, EngineSnapshot, TargetSnapshot
 from vllm_vitals.core.states import State
-from vllm_vitals.serve.page import vitals
+from vllm_vitals.serve.vitals import vitals
 
 FEW = 3  # so many engines are told at length
 MAX_ROWS = 60  # engines that are well and do not fit are counted

@@ -5,6 +5,8 @@ Invariant: no character and no closed pipe breaks a command off; what an encodin
 
 import codecs
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -34,3 +36,17 @@ def console() -> "Console":
 
     found = Console(highlight=False)
     return found if found.is_terminal else Console(highlight=False, soft_wrap=True, width=10_000)
+
+
+@contextmanager
+def progress(what: str, console: "Console") -> Iterator[Callable[[float, str], None]]:
+    """Show a bar while something lasts, nothing in a pipe; it is told how much is done (0 to 1), and of what."""
+    if not console.is_terminal:
+        yield lambda done, of: None
+        return
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    columns = TextColumn(what), BarColumn(), TextColumn("{task.description}")
+    with Progress(*columns, console=console, transient=True) as shown:
+        bar = shown.add_task("", total=1.0)
+        yield lambda done, of: shown.update(bar, completed=done, description=of)

@@ -38,7 +38,7 @@ def top(
 
     Keys: arrows and enter for one engine, / to filter, s to sort, p to pause, ? for help, q to quit.
     """
-    log.configure("critical")
+    log.silence_libraries()
     if bool(urls) + bool(daemon) + (recorded is not None) > 1:
         raise click.UsageError("give one of: URLs, --daemon, --replay")
     source = _source(urls, interval, file, access, daemon, recorded, speed)

@@ -5,7 +5,7 @@ server says can paint on the terminal.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.text import Text
@@ -13,8 +13,11 @@ from rich.text import Text
 from vllm_vitals.core.follow_up import FollowUp
 from vllm_vitals.core.snapshot import Advice, EngineSnapshot, TargetSnapshot
 from vllm_vitals.core.states import State
-from vllm_vitals.recordings.replay import Replay
-from vllm_vitals.serve import page, views
+from vllm_vitals.serve import views
+from vllm_vitals.serve.vitals import vitals
+
+if TYPE_CHECKING:
+    from vllm_vitals.recordings.replay import Replay
 
 EXIT_CODES = {"critical": 2, "warning": 1, "unknown": 3, "ok": 0}  # in the order of `replay.SEVERITIES`
 _COLOURS = {"critical": "bold red", "warning": "bold yellow", "ok": "bold green", "unknown": "bold magenta"}
@@ -55,7 +58,7 @@ def print_verdict(console: Console, snapshots: Iterable[TargetSnapshot]) -> None
             _print_engine(console, snapshot, engine)
 
 
-def print_replay(console: Console, done: Replay, moment: TargetSnapshot) -> None:
+def print_replay(console: Console, done: "Replay", moment: TargetSnapshot) -> None:
     """Print a recording's states over time, engine by engine, and the verdict at its worst moment."""
     for key, timeline in done.engines:
         who = " ".join(part for part in (key.target, key.model_name, f"engine {key.engine}") if part)
@@ -124,7 +127,7 @@ def _print_engine(console: Console, target: TargetSnapshot, engine: EngineSnapsh
         _print_advice(console, [advice for advice in engine.advice if advice.when == when])
     if engine.advice:
         console.print(Text("  how to set each: docs/knobs.md", style="dim"))
-    numbers = [f"{v.name} {v.text}{v.note and f' ({v.note})'}" for v in page.vitals(engine) if v.text != "–"]
+    numbers = [f"{v.name} {v.text}{v.note and f' ({v.note})'}" for v in vitals(engine) if v.text != "–"]
     if numbers:
         console.print(Text(f"  numbers: {', '.join(numbers)}", style="dim"))
     for line in engine.unknown:

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
+from vllm_vitals.config.durations import duration_text, parse_duration
 from vllm_vitals.config.objectives import Availability, Slo
 from vllm_vitals.config.values import (
     SECTION,
@@ -22,8 +23,6 @@ from vllm_vitals.config.values import (
     Positive,
     Share,
     WholeSeconds,
-    duration_text,
-    parse_duration,
 )
 from vllm_vitals.core.thresholds import Thresholds
 

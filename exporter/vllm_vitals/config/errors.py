@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from vllm_vitals.config.renamed import mend, renamed
+from vllm_vitals.config.show import show
 
 
 class ConfigError(Exception):
@@ -150,17 +151,3 @@ def _model_in(annotation: object) -> type[Any] | None:
     if isinstance(annotation, type) and (is_dataclass(annotation) or issubclass(annotation, BaseModel)):
         return annotation
     return next(filter(None, map(_model_in, get_args(annotation))), None)
-
-
-def show(value: object) -> str:
-    """Return a value as a person typed it, short; never more than 60 characters of it."""
-    text = {True: "true", False: "false", None: "nothing"}.get(value) if isinstance(value, bool | None) else None
-    if text is None:
-        text = (
-            f'"{value}"'
-            if isinstance(value, str)
-            else type(value).__name__
-            if isinstance(value, dict | list)
-            else str(value)
-        )
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vllm_vitals.config import section
-from vllm_vitals.config.errors import ConfigError, explain, show, unique
+from vllm_vitals.config.errors import ConfigError, explain, unique
 from vllm_vitals.config.schema import File, FlightConfig, Limits
+from vllm_vitals.config.show import show
 from vllm_vitals.config.watched import Reader, Sourced
 from vllm_vitals.core.thresholds import Thresholds
 from vllm_vitals.logs.config import LogsConfig

@@ -7,8 +7,8 @@ over the same key of the file, and that over the default.
 from dataclasses import dataclass, replace
 from typing import Any
 
-from vllm_vitals.config.errors import show
 from vllm_vitals.config.schema import BasicAuthConfig, DiscoveryConfig, File, TargetConfig, TlsConfig, Watched
+from vllm_vitals.config.show import show
 from vllm_vitals.core.snapshot import Role
 from vllm_vitals.core.thresholds import Thresholds
 from vllm_vitals.scrape.discovery import DnsSource, FileSource, HttpSource, KubernetesSource, Source

@@ -6,7 +6,7 @@ Input: documents of its HTTP API, and the rules that ought to be there. Output: 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from vllm_vitals.config.values import parse_duration
+from vllm_vitals.config.durations import parse_duration
 from vllm_vitals.doctor.finding import Finding
 
 LONGEST_INTERVAL_S = 30.0

@@ -15,12 +15,11 @@ from typing import Any
 
 import click
 from click.core import ParameterSource
-from pydantic_core import PydanticCustomError
 
 from vllm_vitals.cli.options import ACCESS_OPTIONS, DURATION, Duration, decorated, headers
 from vllm_vitals.config import section
+from vllm_vitals.config.durations import DurationError, parse_duration
 from vllm_vitals.config.review import ReviewSettings
-from vllm_vitals.config.values import parse_duration
 from vllm_vitals.planner.telemetry.telemetry import Telemetry
 from vllm_vitals.prometheus.promapi import Access, access
 
@@ -105,8 +104,8 @@ def parse_between(text: str, recorded: bool) -> tuple[float, float] | None:
 def _from_start(text: str) -> float:
     try:
         return parse_duration(text)
-    except PydanticCustomError as error:
-        raise click.UsageError(f"--between: {error.message()}") from None
+    except DurationError as error:
+        raise click.UsageError(f"--between: {error}") from None
 
 
 def review_section(config: Path | None) -> ReviewSettings:

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
 from vllm_vitals.config.alerts import Config
+from vllm_vitals.config.durations import duration_text
 from vllm_vitals.config.objectives import HISTOGRAM_OF
-from vllm_vitals.config.values import duration_text
 from vllm_vitals.generated import MODES
 from vllm_vitals.rules import (
     baseline_rules,

@@ -4,7 +4,7 @@ No rule's output carries the exporter's own job or instance: two exporters for o
 """
 
 from vllm_vitals.config.alerts import Config
-from vllm_vitals.config.values import duration_text
+from vllm_vitals.config.durations import duration_text
 from vllm_vitals.core.states import State
 from vllm_vitals.rules.model import Alert, Recording, Scope, Severity
 from vllm_vitals.rules.promql import metric, number, on

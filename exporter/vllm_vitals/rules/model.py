@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from vllm_vitals.config.values import duration_text
+from vllm_vitals.config.durations import duration_text
 
 
 class Severity(StrEnum):

@@ -6,7 +6,7 @@ are in trouble. Everything else is a ticket.
 """
 
 from vllm_vitals.config.alerts import Config
-from vllm_vitals.config.values import duration_text
+from vllm_vitals.config.durations import duration_text
 from vllm_vitals.core.states import State
 from vllm_vitals.rules import lost, presence, slo
 from vllm_vitals.rules.concurrency import CAP, RATE, RATE_BEFORE

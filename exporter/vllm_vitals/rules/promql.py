@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vllm_vitals.catalog import BY_NAME
-from vllm_vitals.config.values import duration_text
+from vllm_vitals.config.durations import duration_text
 
 
 def metric(name: str) -> str:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from vllm_vitals.config.alerts import Config, key_of, move_when, written
-from vllm_vitals.config.values import duration_text
+from vllm_vitals.config.durations import duration_text
 from vllm_vitals.rules import handling
 from vllm_vitals.rules.guidance import PAGES
 from vllm_vitals.rules.guidance_meta import META

@@ -7,8 +7,8 @@ find.
 """
 
 from vllm_vitals.config.alerts import Config
+from vllm_vitals.config.durations import duration_text
 from vllm_vitals.config.objectives import HISTOGRAM_OF, Availability, OutputLength, Slo
-from vllm_vitals.config.values import duration_text
 from vllm_vitals.rules import raw
 from vllm_vitals.rules.model import Alert, Recording, Scope, Severity
 from vllm_vitals.rules.promql import Fold, by, metric, number

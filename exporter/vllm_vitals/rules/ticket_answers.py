@@ -4,7 +4,7 @@ Input: config. Output: `Alert`s of severity ticket, which match their state or w
 """
 
 from vllm_vitals.config.alerts import Config
-from vllm_vitals.config.values import duration_text
+from vllm_vitals.config.durations import duration_text
 from vllm_vitals.rules.evidence import load
 from vllm_vitals.rules.model import Alert, Scope
 from vllm_vitals.rules.promql import by, metric, number, on

@@ -17,7 +17,7 @@ from vllm_vitals.core.states import State
 from vllm_vitals.serve import charts, views
 from vllm_vitals.serve.charts import Picture
 from vllm_vitals.serve.memory import EnginePast, Event
-from vllm_vitals.terms import anchor, term_of
+from vllm_vitals.serve.vitals import Vital, vitals
 
 MAX_CARDS = 60  # engines drawn at length; the rest are rows
 MAX_ROWS = 2_000
@@ -63,22 +63,6 @@ class Asked:
         engine = f"engine {self.engine}" if self.engine else ""
         words = f"“{self.words}”" if self.words else ""
         return ", ".join(part for part in (self.only, self.model, engine, words) if part)
-
-
-@dataclass(frozen=True, slots=True)
-class Vital:
-    """One number: its name, its value as text, what the bounds or the source add, and how full its bar is (0-1)."""
-
-    name: str
-    text: str
-    note: str = ""
-    share: float | None = None
-
-    @property
-    def about(self) -> str:
-        """Where the glossary explains it; empty where nothing is to be explained."""
-        term = term_of(self.name)
-        return f"glossary#{anchor(term)}" if term else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,58 +311,3 @@ def _of_server(target: TargetSnapshot) -> list[Contradiction]:
     """Return what contradicts itself on the page as a whole, not in one engine of it."""
     of_engines = {found.check for engine in target.engines for found in engine.contradictions}
     return [found for found in target.contradictions if found.check not in of_engines]
-
-
-def vitals(engine: EngineSnapshot) -> list[Vital]:
-    """Return the numbers that people need first, in that order."""
-    sample = engine.sample
-    if sample is None:
-        return []
-    kv, waiting = engine.readings.get("kv_cache_usage_max_ratio"), sample.waiting
-    usage = kv.value if kv is not None and kv.value is not None else sample.kv_usage
-    return [
-        Vital("running", views.quantity(sample.running)),
-        Vital("waiting", views.quantity(waiting), _wait(engine)),
-        Vital("KV cache, max", views.quantity(usage, "ratio"), _capacity(sample.kv_capacity_tokens), usage),
-        _vital(engine, "preemptions", "preemptions_per_second", "/s"),
-        _vital(engine, "preemptions per finish", "preemptions_per_completion"),
-        _vital(engine, "recomputed work", "recompute_tax_ratio", "ratio"),
-        _tpot(engine, "TPOT p50", "tpot_p50_seconds"),
-        _tpot(engine, "TPOT p99", "tpot_p99_seconds"),
-        _vital(engine, "first token p99", "ttft_p99_seconds", "s"),
-        _vital(engine, "truncated at cap", "truncated_ratio", "ratio"),
-        _vital(engine, "useful tokens", "useful_tokens_per_second", "/s"),
-        _vital(engine, "output length", "output_tokens_mean", "tokens"),
-    ]
-
-
-def _vital(engine: EngineSnapshot, name: str, reading_name: str, unit: str = "") -> Vital:
-    reading = engine.readings.get(reading_name)
-    if reading is None:
-        return Vital(name, "–")
-    if reading.value is None and reading.upper is not None:
-        return Vital(name, f"< {views.quantity(reading.upper, unit)}", "below the first bucket's edge")
-    if reading.value is None and reading.lower is not None:
-        return Vital(name, f"> {views.quantity(reading.lower, unit)}", "above the last bucket's edge")
-    bounds = ""
-    if reading.lower is not None and reading.upper is not None and reading.lower != reading.upper:
-        bounds = f"{views.quantity(reading.lower, unit)} to {views.quantity(reading.upper, unit)}"
-    return Vital(name, views.quantity(reading.value, unit), bounds)
-
-
-def _tpot(engine: EngineSnapshot, name: str, reading_name: str) -> Vital:
-    """Per request where the server says it, else per gap, and then it says so."""
-    request = _vital(engine, name, reading_name, "s")
-    if request.text != "–":
-        return request
-    gaps = _vital(engine, name, f"{reading_name}.inter_token", "s")
-    return gaps if gaps.text == "–" else Vital(name, gaps.text, f"{gaps.note} (between tokens)".strip())
-
-
-def _wait(engine: EngineSnapshot) -> str:
-    wait = engine.readings.get("expected_wait_seconds")
-    return "" if wait is None or not wait.value else f"estimated queue wait: {views.duration(wait.value)}"
-
-
-def _capacity(tokens: float | None) -> str:
-    return "" if tokens is None else f"of {tokens:.0f} tokens"

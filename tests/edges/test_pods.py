@@ -108,7 +108,7 @@ def config(folder: Path, url: str, user: object = None, **cluster: str) -> Path:
 def test_the_vllm_pods_of_a_namespace_are_judged_and_those_that_do_not_run_are_named(api: str) -> None:
     done = typed("check", "--kubernetes", "serving", "--for", "5s", "--interval", "200ms", "--json")
     answer = json.loads(done.stdout)
-    assert sorted(each["target"] for each in answer["targets"]) == ["chat-0", "own-0"]
+    assert sorted(each["target"] for each in answer["targets"]) == ["serving/chat-0:8100", "serving/own-0:9000"]
     assert {engine["state"] for each in answer["targets"] for engine in each["engines"]} == {"saturated"}
     assert answer["problems"] == [
         "pod chat-1: CrashLoopBackOff, 12 restarts, last ended by OOMKilled", "pod chat-2: Pending, Unschedulable",

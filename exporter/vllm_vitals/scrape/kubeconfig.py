@@ -18,10 +18,9 @@ from urllib.parse import urlsplit
 import orjson
 
 from vllm_vitals.config import strict_yaml
+from vllm_vitals.config.schema import SERVICE_ACCOUNT
 from vllm_vitals.scrape.target import Credentials, Tls, joined
 
-# Where a pod finds its service account (Kubernetes' ServiceAccount admission controller).
-IN_POD = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 MAX_BYTES = 4 * 1024 * 1024
 PLUGIN_S = 30.0
 
@@ -41,7 +40,7 @@ class Cluster:
     who: str
 
 
-def find(environment: Mapping[str, str], folder: Path, in_pod: Path = IN_POD) -> Cluster:
+def find(environment: Mapping[str, str], folder: Path, in_pod: Path = Path(SERVICE_ACCOUNT)) -> Cluster:
     """Return the cluster that a kubeconfig names, else the one that this pod is in. ``folder`` takes inline secrets.
 
     Raises `ClusterError`.

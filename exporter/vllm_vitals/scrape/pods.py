@@ -87,8 +87,7 @@ def _refuses(scrape: Scrape) -> bool:
 
 
 def _target(cluster: Cluster, namespace: str, pod: Pod, port: int) -> Target:
-    several = len(pod.ports) > 1
-    name = f"{pod.name}:{port}" if several else pod.name
+    name = f"{namespace}/{pod.name}:{port}"  # as kubernetes_sd calls it
     if cluster.inside:
         return Target(name, f"http://{joined(pod.address, port)}/metrics", timeout=DEADLINE_S)
     path = f"api/v1/namespaces/{namespace}/pods/{quote(pod.name)}:{port}/proxy/metrics"

@@ -1,11 +1,12 @@
 """The monitor's own requests come off what an engine counts: when, from which, and never more than it counted."""
 
+from array import array
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.core.sequences import empty, observe
+from tests.core.sequences import EDGES, empty, observe
 from vllm_vitals.core.own_requests import OwnRequests
 from vllm_vitals.core.sample import EngineSample, Histogram, TargetSample
 from vllm_vitals.core.snapshot import Canary
@@ -88,6 +89,31 @@ def test_two_in_one_interval_are_taken_off_the_reasons_that_both_ended_by() -> N
     own.tell(SENT)
     now = replace(NOW, responses={"length": 6.0, "stop": 6.0}, generation_tokens=102.0)
     assert own.without(20.0, page(now))["m", "0"].responses == BEFORE.responses
+    again = OwnRequests()
+    again.without(0.0, page(BEFORE))
+    again.tell(SENT)
+    again.tell(SENT)
+    more = replace(now, responses={"length": 7.0, "stop": 6.0})
+    assert again.without(20.0, page(more))["m", "0"].responses == {"length": 5.0, "stop": 6.0}
+
+
+def test_a_reason_that_was_not_there_before_counts_from_nothing() -> None:
+    for first, then, left in (
+        ({}, {"stop": 1.0}, {"stop": 0.0}),
+        ({"stop": 5.0}, {"stop": 6.0}, {"stop": 5.0}),
+        (None, {"length": 1.0}, {"length": 0.0}),
+    ):
+        own = OwnRequests()
+        own.without(0.0, page(replace(BEFORE, responses=first)))
+        own.tell(SENT)
+        assert own.without(20.0, page(replace(NOW, responses=then)))["m", "0"].responses == left
+
+
+def test_an_engine_that_counts_no_finishes_shows_no_canary() -> None:
+    own, now = OwnRequests(), replace(NOW, responses=None)
+    own.without(0.0, page(replace(BEFORE, responses=None)))
+    own.tell(SENT)
+    assert own.without(20.0, page(now))["m", "0"] == now
 
 
 def test_its_tokens_are_those_of_its_answer_or_else_sixteen_and_one() -> None:
@@ -97,6 +123,15 @@ def test_its_tokens_are_those_of_its_answer_or_else_sixteen_and_one() -> None:
     assert (left.generation_tokens, left.prompt_tokens, left.prompt_tokens_computed) == (107.0, 1093.0, 993.0)
     left = less(now)
     assert (left.generation_tokens, left.prompt_tokens, left.prompt_tokens_computed) == (109.0, 1084.0, 984.0)
+
+
+def test_a_counter_that_was_not_there_before_counts_from_nothing() -> None:
+    own = OwnRequests()
+    own.without(0.0, page(replace(BEFORE, prompt_tokens=None, generation_tokens=None)))
+    own.tell(SENT)
+    for at in (20.0, 30.0):
+        left = own.without(at, page(replace(NOW, prompt_tokens=16.0, generation_tokens=None)))["m", "0"]
+        assert (left.prompt_tokens, left.generation_tokens, left.responses) == (0.0, None, BEFORE.responses)
 
 
 def test_no_counter_falls_for_a_canary_that_was_counted_elsewhere_or_is_counted_later() -> None:
@@ -166,7 +201,7 @@ def test_sixteen_canaries_wait_and_no_more() -> None:
 
 
 def seen(name: str, *values: float) -> Histogram:
-    one = empty(name)
+    one = empty(name if name in EDGES else "request_output_tokens")
     for value in values:
         one = observe(one, value)
     return one
@@ -177,6 +212,7 @@ def seen(name: str, *values: float) -> Histogram:
     [
         ("request_prompt_tokens", 16.0, (500.0,)),
         ("request_output_tokens", 1.0, (50.0,)),
+        ("request_max_tokens", 1.0, (5.0,)),
         ("ttft_seconds", 2.0, (0.2, 30.0)),
         ("request_preemptions", 0.0, (2.0,)),
         ("tpot_seconds", 0.0, (0.03,)),
@@ -198,7 +234,7 @@ def test_the_highest_bucket_that_grew_is_taken_up_to_what_it_may_have_been() -> 
     """A canary took 2 s in all: its first token came at some time within them."""
     name = "ttft_seconds"
     before = replace(BEFORE, histograms={name: seen(name, 1.5)})
-    for values, left in (((0.2, 0.9), (0.2,)), ((9.0,), (9.0,)), ((), ()), ((2.4,), ())):
+    for values, left in (((0.2, 0.9), (0.2,)), ((9.0,), (9.0,)), ((1000.0,), (1000.0,)), ((), ()), ((2.4,), ())):
         own = OwnRequests()
         own.without(0.0, page(before))
         own.tell(SENT)
@@ -229,3 +265,32 @@ def test_a_gap_between_tokens_is_never_a_canarys_and_other_buckets_are_another_l
         assert own.without(20.0, page(replace(NOW, histograms={name: now})))["m", "0"].histograms[name] == now
         own.tell(SENT)
         assert own.without(20.0, page(replace(NOW, histograms={name: now})))["m", "0"].histograms[name] == now
+
+
+def test_observations_stay_off_canary_after_canary_and_where_they_do_not_fit_the_page_is_left_as_it_is() -> None:
+    name, own = "ttft_seconds", OwnRequests()
+    shown = seen(name, 0.0005)
+    own.without(0.0, page(replace(BEFORE, histograms={name: shown})))
+    for number in range(1, 4):
+        own.tell(SENT)
+        shown = observe(shown, 0.2)
+        now = replace(
+            NOW, responses={"length": 5.0 + number, "stop": 5.0}, generation_tokens=100.0 + number,
+            histograms={name: shown},
+        )  # fmt: skip
+        left = own.without(20.0 * number, page(now))["m", "0"]
+        assert list(left.histograms[name].counts) == list(seen(name, 0.0005).counts)
+    other = Histogram((0.5, 9.0), array("d", [9.0, 9.0, 9.0]), 2.0)
+    for odd in ({}, {name: other}, {name: seen(name, 30.0)}):  # gone, other buckets, fewer than were taken off
+        assert own.without(90.0, page(replace(now, histograms=odd)))["m", "0"].histograms == odd
+
+
+def test_one_that_took_longer_than_the_last_bound_leaves_the_last_bucket() -> None:
+    def page_of(*counts: float, total: float) -> EngineSample:
+        return replace(NOW, histograms={"e2e_latency_seconds": Histogram((0.5, 1.0), array("d", counts), total)})
+
+    own = OwnRequests()
+    own.without(0.0, page(replace(page_of(3, 3, 3, total=1.0), responses=BEFORE.responses)))
+    own.tell(SENT)
+    left = own.without(20.0, page(page_of(3, 3, 4, total=3.5)))["m", "0"].histograms["e2e_latency_seconds"]
+    assert (list(left.counts), left.sum) == ([3.0, 3.0, 3.0], 1.5)

@@ -108,7 +108,7 @@ def _take(taken: _Taken, canary: Canary, old: EngineSample, new: EngineSample, e
         taken.tokens[name] += tokens
     known = {"request_prompt_tokens": prompt, "request_output_tokens": output, "request_max_tokens": 1.0}
     for name, shown in new.histograms.items():
-        if name == "inter_token_latency_seconds" or (name == "tpot_seconds" and shown.count <= 0):
+        if name == "inter_token_latency_seconds":
             continue  # one token has no gap
         value = known.get(name, 0.0 if name in ("tpot_seconds", "request_preemptions") else canary.took_s)
         before = old.histograms.get(name)
@@ -126,7 +126,7 @@ def _bucket(new: Histogram, old: Histogram | None, highest: int) -> int | None:
     """Return the highest bucket up to ``highest`` that grew between two scrapes; None where none did."""
     if old is None or old.bounds != new.bounds:
         return None
-    for index in range(min(highest, len(new.counts) - 1), -1, -1):
+    for index in range(highest, -1, -1):
         below = new.counts[index - 1] - old.counts[index - 1] if index else 0.0
         if new.counts[index] - old.counts[index] - below >= 1:
             return index

@@ -52,10 +52,10 @@ def _unknowns(
     if state is State.STALLED:
         yield "whether the gauges are fresh: they change only when the engine steps. If the gateway has no request in "\
               "flight, they are stale"  # fmt: skip
-    crowded = facts.decodes and facts.prefill_factor is not None
-    if crowded and (facts.prefill_factor or 0.0) >= limits.starved_prefill_factor and facts.latency_factor is None:
+    factor = facts.prefill_factor if facts.decodes and facts.latency_factor is None else None
+    if factor is not None and factor >= limits.starved_prefill_factor:
         yield (
-            f"whether prefill starves decode: {facts.prefill_factor:.0f} prompt tokens are computed per generated one, "
+            f"whether prefill starves decode: {factor:.0f} prompt tokens are computed per generated one, "
             "but there is no baseline of inter-token latency yet"
         )
     if sample.recompute_counted and facts.preemptions:

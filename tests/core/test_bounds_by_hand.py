@@ -1,7 +1,7 @@
 """Quantiles, ratios and spreads by hand: small histograms whose answer a person can work out."""
 
 from array import array
-from math import inf, sqrt
+from math import inf, nan, sqrt
 
 import pytest
 
@@ -89,17 +89,20 @@ def test_a_spread_is_between_all_alike_and_all_at_the_edges(
 
 def test_a_spread_needs_a_positive_mean_and_beyond_the_last_bound_it_is_open() -> None:
     assert cv(buckets(0.0, 2, 2, 2, 2)).status == "invalid"
-    assert cv(None).status == "absent"
+    assert cv(None).status == cv(buckets(0.0, 0, 0, 0, 0)).status == "absent"
     far = cv(buckets(101.0, 1, 1, 1, 2))
     assert (far.value, far.upper) == (None, inf)
     assert far.lower == pytest.approx(49.5 / 50.5)
     assert cv(buckets(9.0, 1, 1, 1, 3)).upper == inf
+    assert cv(buckets(4.0, 1, 1, 1, 2)).upper == 1.0  # nothing is left beyond the lower edges
 
 
 def test_shares_and_means_are_of_what_was_observed() -> None:
     some, none = buckets(60.0, 10, 30, 40, 40), buckets(0.0, 0, 0, 0, 0)
     assert (share_at_most(some, 1.0), share_at_most(some, 2.0), share_at_most(some, 3.0)) == (0.25, 0.75, None)
     assert share_at_most(none, 1.0) is None
+    one = buckets(1.5, 0, 1, 1, 1)
+    assert (share_at_most(one, 1.0), share_at_most(one, 2.0), quantile(one, 0.5).value) == (0.0, 1.0, 1.5)
     assert mean_of((4.0, 6.0)).value == 1.5
     assert mean_of((0.5, 6.0)).value == 12.0
     assert mean_of((0.0, 0.0)).status == "absent"
@@ -163,6 +166,7 @@ def test_a_cap_in_the_first_bucket_is_believed() -> None:
 def test_above_a_cap_there_is_the_cap_and_below_it_no_more_than_that() -> None:
     found = fit(buckets(100.0, 10, 30, 40, 40), cut=Cut(3.0, 8.0))
     assert found.quantile(0.8).upper == 3.0
+    assert (found.quantile(0.8).lower or 0.0) < 3.0
     assert found.quantile(0.81)[:3] == (3.0, 3.0, 3.0)
     assert found.uncut(0.8) == found.quantile(0.8)
     assert found.uncut(0.81) == Reading(None, 3.0, inf, why="cut at 3: the full length is unknown")
@@ -179,6 +183,31 @@ def test_a_share_above_is_exact_at_an_edge_and_between_two_elsewhere(
     told = fit(buckets(60.0, 10, 30, 40, 40)).share_above(x)
     assert told[1:3] == share[1:]
     assert told.value == share[0] or (share[0] is None and share[1] < (told.value or 0.0) < share[2])
+
+
+def test_what_was_not_observed_or_cannot_be_has_no_distribution() -> None:
+    missing, empty = fit(None, exclude=[(0.0, 1.0)]), fit(buckets(0.0, 0, 0, 0, 0))
+    assert (missing.count, empty.count) == (0.0, 0.0)
+    for none in (missing, empty):
+        readings = (none.mean(), none.quantile(0.5), none.cv(), none.share_above(1.0))
+        assert {reading.status for reading in readings} == {"absent"}
+    for total in (nan, inf, -1.0):
+        assert fit(buckets(total, 3, 3, 3, 3)).quantile(0.5).status == "invalid"
+    assert fit(buckets(0.0, 3, 3, 3, 3)).mean().value == 0.0
+    assert fit(buckets(60.0, 10, 30, 40, 40), exclude=[(4.0, 10.0)]).count == 30.0
+
+
+def test_the_last_of_counts_that_are_not_whole_is_within_its_bucket() -> None:
+    told = fit(buckets(60.0, 7.25, 31.5, 40.125, 40.125)).quantile(1.0)
+    assert 2.0 < (told.value or 0.0) <= 4.0
+    less_than_one = fit(buckets(0.9, 0, 0.6, 0.6, 0.6)).quantile(0.5)
+    assert 1.0 < (less_than_one.value or 0.0) <= 2.0
+
+
+def test_nothing_lies_below_nothing() -> None:
+    told = fit(buckets(60.0, 10, 30, 40, 40)).share_above(0.0)
+    assert told[1:3] == (0.75, 1.0)
+    assert told.value == pytest.approx(1.0)
 
 
 def test_fewer_than_ten_observations_are_never_sure() -> None:

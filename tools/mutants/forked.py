@@ -172,6 +172,7 @@ class Loop:
         for mutant in self.found:
             mine = self.known.selected(mutant)
             items = [item_of[test] for test in mine.tests]
+            _compiled(mutant.path)  # here, so that no child does it again
             self.pool.start(mutant, mine, functools.partial(self._run, mutant, items))
         self.pool.wait()
         return True
@@ -183,11 +184,15 @@ class Loop:
         return int(any(map(failure, items)))
 
 
+@functools.cache
+def _compiled(path: Path) -> CodeType:
+    return compile(mutations.parsed(path), str(path), "exec", dont_inherit=True)
+
+
 def exchange(mutant: Mutant, functions: Sequence[FunctionType]) -> None:
     """Put the mutated code into every function that has the module's own. Raises LookupError where none has."""
-    trees = mutations.parsed(mutant.path), mutant.tree()
-    old, new = (compile(tree, str(mutant.path), "exec", dont_inherit=True) for tree in trees)
-    new_of = {_identity(one): other for one, other in _pairs(old, new) if one != other}
+    new = compile(mutant.tree(), str(mutant.path), "exec", dont_inherit=True)
+    new_of = {_identity(one): other for one, other in _pairs(_compiled(mutant.path), new) if one != other}
     changed = 0
     for function in functions:
         code = new_of.get(_identity(function.__code__))

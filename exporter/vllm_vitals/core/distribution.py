@@ -114,13 +114,13 @@ class Distribution:
         histogram = self.histogram
         if self.missing or histogram is None:
             return self.missing or absent("")
-        rank = max(1, ceil(q * histogram.count - 1e-9))
+        rank = min(max(1, ceil(q * histogram.count - 1e-9)), histogram.count)  # sums of increases are not whole
         lower, upper = _bounds(histogram, rank)
         if self.cut is not None and rank > histogram.count - self.cut.answers:
             return Reading(self.cut.at, self.cut.at, self.cut.at)
         if self.cut is not None:
             upper = min(upper, self.cut.at)
-        share = min((rank - 0.5) / histogram.count, 1 - 0.5 / histogram.count)
+        share = (rank - min(0.5, rank / 2)) / histogram.count
         low, value, high = self._shape.likely(share)
         return _estimate(value, lower, upper, (low, high), SURE_QUANTILE, self._doubt)
 
@@ -176,7 +176,7 @@ def _holds(histogram: Histogram, cut: Cut) -> bool:
     return 0 < cut.answers <= histogram.counts[index] - below and histogram.counts[index] == histogram.count
 
 
-def _bounds(histogram: Histogram, rank: int) -> tuple[float, float]:
+def _bounds(histogram: Histogram, rank: float) -> tuple[float, float]:
     """Return what the observation of this rank can be: its bucket's edges, nearer where the sum leaves less room.
 
     It is greatest when all others are least: those below it at their lower edges, those above in its bucket as it is.

@@ -101,10 +101,10 @@ def cv(histogram: Histogram | None) -> Reading:
     low = _least_second_moment(cells, histogram.sum)
     high = _greatest_second_moment(cells, histogram.sum)
     likely = _likely_second_moment(cells, histogram.sum) if cells[-1][1] < inf else None
-    count, square = histogram.count, centre.value**2
+    count, middle = histogram.count, centre.value
 
     def deviation(moment: float) -> float:
-        return sqrt(max(0.0, moment / count - square)) / centre.value if centre.value else 0.0
+        return sqrt(max(0.0, moment / count - middle**2)) / middle
 
     lower, upper = deviation(low), inf if high == inf else deviation(high)
     if likely is None:
@@ -133,7 +133,7 @@ def _least_second_moment(cells: list[tuple[float, float, float]], total: float) 
     for index, (a, b, n) in enumerate(cells):
         above -= n * a
         point = max(a, (total - below - above) / n)
-        if point <= b or index == len(cells) - 1:
+        if point <= b:
             return moment + n * point**2 + sum(m * c * c for c, _, m in cells[index + 1 :])
         moment, below = moment + n * b * b, below + n * b
     return moment
@@ -143,7 +143,7 @@ def _greatest_second_moment(cells: list[tuple[float, float, float]], total: floa
     """Mass at the edges: the sum left over, once all mass lies at the lower edges, goes to the widest reach first."""
     spare = total - sum(n * a for a, _, n in cells)
     moment = sum(n * a * a for a, _, n in cells)
-    for a, b, n in sorted(cells, key=lambda cell: -(cell[0] + cell[1])):
+    for a, b, n in reversed(cells):
         if spare <= 0:
             break
         if b == inf:

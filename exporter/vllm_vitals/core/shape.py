@@ -48,15 +48,15 @@ class _End:
     doubt: float = 0.0
     nodes: Sequence[tuple[float, float]] = ()
 
-    def at(self, score: float, factor: float = 1.0) -> float:
-        """Log of the value at this score."""
+    def at(self, score: float, factor: float) -> float:
+        """Log of the value at this score, with this end ``factor`` times as steep."""
         way = self.steep * factor * (score - self.score) * self.sign
         if self.room < inf:
             part = way / self.room
             way /= (1.0 + part * part * part * part) ** 0.25
         return self.point + self.sign * way
 
-    def moments(self, factor: float = 1.0) -> tuple[float, float]:
+    def moments(self, factor: float) -> tuple[float, float]:
         """Return the parts of the mean and of the mean square."""
         first = second = 0.0
         for weight, score in self.nodes:
@@ -116,7 +116,7 @@ class Shape:
         """(mean, mean square) in parts: lower end, between, upper end; its ends ``low``, ``high`` times as steep."""
         return self.lower.moments(low), self._between(), self._top(high)
 
-    def _top(self, factor: float = 1.0) -> tuple[float, float]:
+    def _top(self, factor: float) -> tuple[float, float]:
         if self.capped is None:
             return self.upper.moments(factor)
         at, share = self.capped
@@ -136,7 +136,7 @@ class Shape:
         for sign in (-1.0, 0.0, 1.0):
             low, high = exp(sign * self.lower.doubt), exp(sign * self.upper.doubt)
             first, second = map(sum, zip(*self.moments(low, high), strict=True))
-            found.append(sqrt(max(0.0, second - first * first)) / first if first > 0 else 0.0)
+            found.append(sqrt(max(0.0, second - first * first)) / first)
         return min(found), found[1], max(found)
 
     def share_below(self, x: float) -> float:
@@ -184,7 +184,7 @@ def _points(histogram: Histogram, cut: tuple[float, float] | None) -> tuple[floa
     points, scores = list[float](), list[float]()
     for index in range(first, last):
         empty = index > first and counts[index] <= counts[index - 1] + least
-        if empty and index + 1 < last and counts[index + 1] <= counts[index] + least:
+        if empty and counts[index + 1] <= counts[index] + least:
             continue
         score = _score(counts[index] / count)
         points.append(log(bounds[index]))
@@ -226,9 +226,7 @@ def _give_nodes(lower: _End, upper: _End) -> None:
 
 def _one_bucket(floor: float, ceiling: float, mean: float, count: float) -> Shape:
     """Shape observations in one bucket: the mean is known, the spread only as far as it leaves other buckets empty."""
-    centre = log(max(mean, 1e-12))
-    if floor < ceiling:
-        centre = min(max(centre, floor + 1e-9 if floor > -inf else centre), ceiling - 1e-9)
+    centre = min(max(log(max(mean, 1e-12)), floor + 1e-9), ceiling - 1e-9)
     extreme = max(_score(1 - 0.5 / max(count, 2.0)), 0.7)
     wide = min(ceiling - centre, centre - floor, extreme * _OPEN) / extreme
     steep = max(_ONE * wide, 1e-9)

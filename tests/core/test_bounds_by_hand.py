@@ -159,7 +159,8 @@ def test_a_cap_is_believed_where_its_bucket_is_the_last_and_holds_as_many(cut: C
 
 
 def test_a_cap_in_the_first_bucket_is_believed() -> None:
-    assert fit(buckets(8.0, 10, 10, 10, 10), cut=Cut(1.0, 6.0)).cut == Cut(1.0, 6.0)
+    for cut in (Cut(1.0, 10.0), Cut(1.0, 1.0)):
+        assert fit(buckets(8.0, 10, 10, 10, 10), cut=cut).cut == cut
     assert fit(buckets(8.0, 10, 10, 10, 10), cut=Cut(1.0, 11.0)).cut is None
 
 

@@ -233,13 +233,13 @@ def test_its_observations_leave_the_bucket_that_they_are_in(name: str, its: floa
 def test_the_highest_bucket_that_grew_is_taken_up_to_what_it_may_have_been() -> None:
     """A canary took 2 s in all: its first token came at some time within them."""
     name = "ttft_seconds"
-    before = replace(BEFORE, histograms={name: seen(name, 1.5)})
+    before = replace(BEFORE, histograms={name: seen(name, 0.0005, 1.5)})
     for values, left in (((0.2, 0.9), (0.2,)), ((9.0,), (9.0,)), ((1000.0,), (1000.0,)), ((), ()), ((2.4,), ())):
         own = OwnRequests()
         own.without(0.0, page(before))
         own.tell(SENT)
-        found = own.without(20.0, page(replace(NOW, histograms={name: seen(name, 1.5, *values)})))
-        assert list(found["m", "0"].histograms[name].counts) == list(seen(name, 1.5, *left).counts), values
+        found = own.without(20.0, page(replace(NOW, histograms={name: seen(name, 0.0005, 1.5, *values)})))
+        assert list(found["m", "0"].histograms[name].counts) == list(seen(name, 0.0005, 1.5, *left).counts), values
 
 
 def test_the_sum_falls_by_no_more_than_the_bucket_can_hold_and_not_below_nothing() -> None:

@@ -61,11 +61,11 @@ class _Seen:
     start: float
     at: float
     preemptions: float | None
+    first_inside: float
+    inside: float
+    waiting: float
     evicted: float = 0.0
     evicted_at: float | None = None
-    first_inside: float = 0.0
-    inside: float = 0.0
-    waiting: float = 0.0
 
 
 @dataclass(slots=True)
@@ -86,16 +86,17 @@ class FollowUp:
         sample, at = engine.sample, engine.at
         if sample is None or at is None or sample.running is None:
             return
-        inside = sample.running + (sample.waiting or 0.0)
+        waiting = sample.waiting or 0.0
+        inside = sample.running + waiting
         seen = self._engines.get(engine.key)
         if seen is None:
-            seen = self._engines[engine.key] = _Seen(at, at, sample.preemptions, first_inside=inside)
+            seen = self._engines[engine.key] = _Seen(at, at, sample.preemptions, inside, inside, waiting)
         now, before = sample.preemptions, seen.preemptions
         if now is not None and before is not None and now != before:  # a reset begins at 0
             seen.evicted += now - before if now > before else now
             seen.evicted_at = at if now else seen.evicted_at
         seen.preemptions = now if now is not None else before
-        seen.at, seen.inside, seen.waiting = at, inside, sample.waiting or 0.0
+        seen.at, seen.inside, seen.waiting = at, inside, waiting
 
     def outcomes(self) -> list[Outcome]:
         """Return what came of it, an engine each."""

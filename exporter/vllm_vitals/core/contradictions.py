@@ -75,10 +75,10 @@ def _capacity(view: WindowView) -> str:
             f"{logged:.0f}: the log's is used"
         )
     means, span = view.means, view.finished.span if view.finished else view.slow
-    prompt, output = span.mean("request_prompt_tokens"), span.mean("request_output_tokens")
-    if not prompt or output is None or means.running is None or means.running < 1:
+    if means.running is None or means.running < 1 or means.kv_usage is None or means.kv_usage < LEAST_USAGE:
         return ""
-    if means.kv_usage is None or means.kv_usage < LEAST_USAGE:
+    prompt, output = span.mean("request_prompt_tokens"), span.mean("request_output_tokens")
+    if not prompt or output is None:
         return ""
     held = means.kv_usage * labelled / means.running
     hits = signals.prefix_hit_ratio(span).value or 0.0

@@ -84,8 +84,6 @@ def readings(view: WindowView) -> dict[str, Reading]:
     """Return every derived number that the windows alone give, by the catalogue's name."""
     fast, slow, samples, finished = view.fast, view.slow, view.samples, view.finished
     useful, preemption_rate = signals.useful_rate(fast), fast.rate("preemptions")
-    context = view.context
-    lost = view.lost(context)
     few = f"fewer than {view.limits.min_completions:g} requests finished in the {slow.seconds:.0f} s seen"
     uncounted = "the server has no preemption counter"
     return {
@@ -96,7 +94,7 @@ def readings(view: WindowView) -> dict[str, Reading]:
         "repeat_preemption_ratio": signals.value(
             finished.repeat_ratio if finished else None, "needs vLLM 0.30 or later" if finished else few
         ),
-        "recompute_tax_ratio": recompute_tax.recompute_tax(preemption_rate, useful, context, lost),
+        "recompute_tax_ratio": _tax(view, preemption_rate, useful),
         "kv_cache_usage_max_ratio": signals.largest_usage(samples),
         "kv_cache_demand_ratio": signals.demand(view.means),
         "kv_cache_full_windows": signals.full_windows(view.sample, view.settings),
@@ -111,31 +109,40 @@ def readings(view: WindowView) -> dict[str, Reading]:
     }
 
 
+def _tax(view: WindowView, preemption_rate: float | None, useful: float | None) -> Reading:
+    if not preemption_rate:  # how much a victim loses does not matter
+        return recompute_tax.recompute_tax(preemption_rate, useful, None, recompute_tax.UNKNOWN_CACHING)
+    context = view.context
+    return recompute_tax.recompute_tax(preemption_rate, useful, context, view.lost(context))
+
+
 def busy(view: WindowView) -> bool:
     """Return whether there was work or progress anywhere in the fast window."""
-    moved = any(map(view.fast.increase, ("generation_tokens", "prompt_tokens", "completions")))
+    moved = view.samples[-1].work > 0 or any(
+        map(view.fast.increase, ("generation_tokens", "prompt_tokens", "completions"))
+    )
     return moved or any(sample.work > 0 for sample in view.samples)
 
 
 def draining(view: WindowView) -> bool | None:
     """Return whether the later half of the window waits less than 90 % of its earlier half."""
     half = len(view.samples) // 2
-    earlier = signals.mean(sample.waiting for sample in view.samples[:half])
-    later = signals.mean(sample.waiting for sample in view.samples[half:])
+    waiting = [sample.waiting for sample in view.samples]
+    earlier, later = signals.mean(waiting[:half]), signals.mean(waiting[half:])
     return None if earlier is None or later is None else later < 0.9 * earlier
 
 
 def running_full(view: WindowView) -> float | None:
     """Return the mean running over the scrapes that found the cache full: about what fits."""
     full = view.limits.kv_pressure_ratio
-    return signals.mean(s.running for s in view.samples if s.kv_usage is not None and s.kv_usage >= full)
+    return signals.mean([s.running for s in view.samples if s.kv_usage is not None and s.kv_usage >= full])
 
 
 def queued_share(view: WindowView) -> float | None:
     """Return the share of the window's scrapes with a queue; one scrape, as after a gap, is no share."""
     if len(view.samples) < 2:
         return None
-    return signals.mean(None if s.waiting is None else float(s.waiting >= 1) for s in view.samples)
+    return signals.mean([None if s.waiting is None else float(s.waiting >= 1) for s in view.samples])
 
 
 def deferred_share(view: WindowView) -> float | None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from vllm_vitals.core import contradictions, derive, outcomes, quantile
+from vllm_vitals.core import contradictions, derive, outcomes
 from vllm_vitals.core.advice import advise
 from vllm_vitals.core.aftermath import Aftermath
 from vllm_vitals.core.derive import WindowView
@@ -188,7 +188,7 @@ class EngineEvaluator:
             "inflight_output_tokens_estimate": self._progress.inflight_estimate(sample),
             "useful_tokens_baseline_per_second": self._baseline.feed(at, view.fast, view.means.running, self._limits),
         }
-        readings = {name: checked(reading) for name, reading in readings.items()}
+        readings = checked(readings)
         facts = self._facts(view, readings, server, held)
         if server.canary.silent_since is not None and not sample.updating_weights:
             facts = replace(facts, canary_unanswered_seconds=at - server.canary.silent_since)
@@ -237,7 +237,7 @@ class EngineEvaluator:
             pace=self._pace.feed(view, limits),
             kv_held=held,
             deferred_share=derive.deferred_share(view),
-            queued_seconds=quantile.mean_of(view.slow.observed("queue_time_seconds")).value,
+            queued_seconds=view.slow.mean("queue_time_seconds"),
             evicted_lately=view.slow.increase("preemptions"),
         )
 

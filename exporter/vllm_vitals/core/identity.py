@@ -66,6 +66,9 @@ class IdentityWatch:
             self._interval = min(passed, self._interval * 1.1) if passed > 0 else self._interval
         if now is None:
             return ""
+        if len(lives) == 1 and _continues(now, lives[0]):
+            lives[0] = now
+            return ""
         fell = bool(lives) and not _continues(now, lives[-1])
         earlier = [life for life in lives if _continues(now, life)]
         if earlier:
@@ -84,9 +87,10 @@ def _continues(later: _Counters, earlier: _Counters) -> bool:
 
 def _counters(sample: TargetSample) -> _Counters | None:
     """Return tokens of every engine, in order; None where none is counted."""
+    engines = sample.engines
     counted = [
         value or 0.0
-        for _, engine in sorted(sample.engines.items())
+        for engine in ([engines[key] for key in sorted(engines)] if len(engines) > 1 else engines.values())
         for value in (engine.generation_tokens, engine.prompt_tokens)
     ]
     return tuple(counted) if any(counted) else None

@@ -77,6 +77,7 @@ class Finishes:
 
 
 ENOUGH_FINISHES = 10.0
+_UNUSUAL = ("error", "abort", "repetition")
 
 
 def finishes(window: Window, slow: Span, limits: Thresholds) -> Finishes | None:
@@ -84,6 +85,9 @@ def finishes(window: Window, slow: Span, limits: Thresholds) -> Finishes | None:
 
     Where fewer than 10 ended in the slow window, it is all of that.
     """
+    ever = slow.last.responses or {}
+    if not any(ever.get(reason) for reason in _UNUSUAL):
+        return None
     if not (slow.increase("errors") or slow.increase("aborts") or (slow.responses() or {}).get("repetition")):
         return None
     return _outcomes(window.span_with(ENOUGH_FINISHES, limits.fast_window, limits.slow_window, _ended) or slow)
@@ -95,7 +99,7 @@ def some_errors(window: Window, slow: Span, limits: Thresholds) -> Finishes | No
     A small share of a brisk traffic is no ten errors a minute, and ten finishes hold none: 200 finishes decide on 5 %,
     or all of the slow window. None where none failed.
     """
-    if not slow.increase("errors"):
+    if not slow.last.errors or not slow.increase("errors"):
         return None
     enough = limits.failing_errors / limits.degraded_error_share
     return _outcomes(window.span_with(enough, limits.fast_window, limits.slow_window, _ended) or slow)

@@ -10,6 +10,7 @@ a slowdown does not become usual within a week; windows with evictions neither j
 
 from array import array
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import sqrt
 from statistics import median
@@ -123,21 +124,28 @@ class UsualPace:
         slack, rate = max(ALIKE * prefill, LEAST_PREFILL), prefill * running / gap
         rate_slack = slack * running / gap
         least, least_rate, held = prefill - slack, rate - rate_slack, (1 - ALIKE) * tokens / running
-        comparable = [
-            (r, t, p, g)
-            for r, t, p, g, a in zip(self._running, self._tokens, self._prefill, self._gap, self._accepted, strict=True)
-            if t >= held * r and (p >= least or p * r >= least_rate * g) and (a >= 0) == (accepted >= 0)
-        ]
         near, kv = max(0.5, ALIKE * running), ALIKE * tokens
-        alike = [(r, p, g) for r, t, p, g in comparable if abs(r - running) <= near and abs(t - tokens) <= kv]
+        close = [index for index, r in enumerate(self._running) if abs(r - running) <= near]
+
+        def comparable(indices: Iterable[int]) -> list[tuple[float, float, float, float]]:
+            columns = self._columns()
+            rows = ([column[index] for column in columns] for index in indices)
+            return [
+                (r, t, p, g)
+                for r, t, p, g, a in rows
+                if t >= held * r and (p >= least or p * r >= least_rate * g) and (a >= 0) == (accepted >= 0)
+            ]
+
+        alike = [(r, p, g) for r, t, p, g in comparable(close) if abs(t - tokens) <= kv]
         same = [g for r, p, g in alike if abs(p - prefill) <= slack or abs(p * r / g - rate) <= rate_slack]
         for gaps in (same, [g for _, _, g in alike]):
             if len(gaps) >= limits.baseline_windows:
                 return median(gaps), len(gaps)
-        if len(comparable) < limits.baseline_windows:
+        past = comparable(range(len(self._times)))
+        if len(past) < limits.baseline_windows:
             return None
-        expected = _on_the_line([(r, g) for r, _, _, g in comparable], running, gap, _half(limits))
-        return None if expected is None else (expected, len(comparable))
+        expected = _on_the_line([(r, g) for r, _, _, g in past], running, gap, _half(limits))
+        return None if expected is None else (expected, len(past))
 
     def _acceptance(self, limits: Thresholds) -> float | None:
         known = [share for share in self._accepted if share >= 0]

@@ -26,9 +26,8 @@ def delta(new: Histogram, old: Histogram) -> Histogram | None:
 
 def bucket_of(histogram: Histogram, q: float) -> int | None:
     """Index of the bucket that holds the q-quantile, q > 0 (Prometheus' rank: q x count), or None when empty."""
-    if histogram.count <= 0:
-        return None
-    return bisect_left(histogram.counts, q * histogram.count)
+    count = histogram.counts[-1]
+    return bisect_left(histogram.counts, q * count) if count > 0 else None
 
 
 def edges(histogram: Histogram, index: int) -> tuple[float, float]:

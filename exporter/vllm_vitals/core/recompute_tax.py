@@ -25,11 +25,13 @@ def resident_context(means: Gauges, capacity: float | None, finished: Span, *, t
     Where the capacity is unknown: mean prompt plus half the mean output of the requests that ``finished``. Not
     ``trusted``, the capacity contradicts other numbers of the page: what finished is the estimate, both are the range.
     """
-    prompt, output = finished.mean("request_prompt_tokens"), finished.mean("request_output_tokens")
-    by_length = None if prompt is None or output is None else prompt + output / 2
     by_usage = None
     if means.kv_usage is not None and means.running and capacity is not None:
         by_usage = means.kv_usage * capacity / max(means.running, 1.0)
+        if trusted:
+            return Context(by_usage, by_usage, by_usage)
+    prompt, output = finished.mean("request_prompt_tokens"), finished.mean("request_output_tokens")
+    by_length = None if prompt is None or output is None else prompt + output / 2
     chosen = by_usage if trusted and by_usage is not None else by_length if by_length is not None else by_usage
     if chosen is None:
         return None

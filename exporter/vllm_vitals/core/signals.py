@@ -5,7 +5,7 @@ why (`absent`); none of them ever answers 0 for "not seen".
 """
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from vllm_vitals.core import quantile
@@ -40,16 +40,19 @@ class Gauges:
 def gauges(samples: Sequence[EngineSample]) -> Gauges:
     """Return the means over these samples."""
     return Gauges(
-        mean(sample.running for sample in samples),
-        mean(sample.waiting for sample in samples),
-        mean(sample.kv_usage for sample in samples),
+        mean([sample.running for sample in samples]),
+        mean([sample.waiting for sample in samples]),
+        mean([sample.kv_usage for sample in samples]),
     )
 
 
-def mean(values: Iterable[float | None]) -> float | None:
+def mean(values: Sequence[float | None]) -> float | None:
     """Return the mean of what is known, None where nothing is."""
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+    try:
+        return sum(values) / len(values) if values else None  # type: ignore[arg-type] # where all is known
+    except TypeError:
+        known = [value for value in values if value is not None]
+        return sum(known) / len(known) if known else None
 
 
 def useful_rate(span: Span) -> float | None:
@@ -74,7 +77,7 @@ def computed_prompt_tokens(span: Span) -> float | None:
 
 def largest_usage(samples: Sequence[EngineSample]) -> Reading:
     """Return the largest KV usage seen: what an instant shows dips while victims free their blocks."""
-    largest = max((sample.kv_usage for sample in samples if sample.kv_usage is not None), default=None)
+    largest = max([sample.kv_usage for sample in samples if sample.kv_usage is not None], default=None)
     if largest is None and samples and "kv_cache_usage_ratio" in samples[-1].unusable:
         return invalid("the server's KV usage is not between 0 and 1")
     return value(largest, "the server has no KV usage gauge")
@@ -103,9 +106,10 @@ def full_windows(sample: EngineSample, settings: Mapping[str, str]) -> Reading:
 
 def setting(settings: Mapping[str, str], name: str) -> float | None:
     """Return a numeric setting of the server, where it is known and a number."""
+    said = settings.get(name)
     try:
-        return float(settings[name])
-    except (KeyError, ValueError):
+        return None if said is None else float(said)
+    except ValueError:
         return None
 
 

@@ -40,11 +40,20 @@ def invalid(why: str) -> Reading:
     return Reading(None, status="invalid", why=why)
 
 
-def checked(reading: Reading) -> Reading:
-    """Return the same, unless one of its numbers is not finite: everything after this may count and format it.
+def checked(readings: dict[str, Reading]) -> dict[str, Reading]:
+    """Return the same without numbers that are not finite: everything after this may count and format them.
 
     A bound may be infinite (above the last bucket), a value may not.
     """
+    odd = [
+        name
+        for name, (value, lower, upper, _, _) in readings.items()
+        if (value is not None and not isfinite(value)) or lower != lower or upper != upper  # noqa: PLR0124 - NaN
+    ]
+    return {**readings, **{name: _possible(readings[name]) for name in odd}} if odd else readings
+
+
+def _possible(reading: Reading) -> Reading:
     value, lower, upper, _, why = reading
     if value is not None and not isfinite(value):
         return invalid(why or "the numbers that it comes from cannot be true")

@@ -187,6 +187,8 @@ def _evicting(f: Facts, r_level: float, repeat_level: float, limits: Thresholds)
 
 def thrashing(f: Facts, limits: Thresholds) -> Verdict:
     """Preemption/recompute loop: R or the repeat share is high and the queue does not drain."""
+    if f.preemptions is not None and f.preemptions < 1:
+        return False
     queue = all_of(_at_least(f.mean_waiting, 1.0), None if f.draining is None else not f.draining)
     return all_of(
         _evicting(f, limits.thrash_preemptions_per_completion, limits.thrash_repeat_ratio, limits),
@@ -208,11 +210,14 @@ def still_thrashing(f: Facts, limits: Thresholds) -> Verdict:
 
 def redoing(f: Facts, limits: Thresholds) -> Verdict:
     """Thrashing in which the server recomputes about as much as it computes."""
+    thrashes = thrashing(f, limits)
+    if thrashes is False:
+        return False
     c = f.completions
     enough = c is not None and c.preemptions is not None and exceeds(
         c.preemptions, c.completions, limits.spiral_preemptions_per_completion, limits.min_preemptions
     )  # fmt: skip
-    return all_of(thrashing(f, limits), enough, _at_least(f.tax, limits.spiral_recompute_tax))
+    return all_of(thrashes, enough, _at_least(f.tax, limits.spiral_recompute_tax))
 
 
 def still_redoing(f: Facts, limits: Thresholds) -> Verdict:
@@ -354,6 +359,7 @@ RULES: tuple[Rule, ...] = (
     Rule(State.SATURATED, saturated, still_saturated, at_once, at_once),
     Rule(State.KV_PRESSURE, kv_pressure, kv_pressure, at_once, at_once),
 )
+_RULES_OF = {state: tuple(rule for rule in RULES if rule.state is state) for state in {rule.state for rule in RULES}}
 
 
 @dataclass(slots=True)
@@ -364,8 +370,11 @@ class _Latch:
     pending_since: float | None = None
     unknown_since: float | None = None
 
-    def update(self, rule: Rule, facts: Facts, limits: Thresholds, now: float) -> bool:
-        verdict = rule.stay(facts, limits) if self.active else rule.enter(facts, limits)
+    @property
+    def changing(self) -> bool:
+        return self.pending_since is not None or self.unknown_since is not None
+
+    def update(self, rule: Rule, verdict: Verdict, limits: Thresholds, now: float) -> bool:
         if verdict is None:
             self.unknown_since = now if self.unknown_since is None else self.unknown_since
             if now - self.unknown_since < limits.release:
@@ -385,7 +394,7 @@ class _Latch:
 
 def recovering(state: State, facts: Facts, limits: Thresholds) -> bool:
     """Whether a state that lasts beyond its cause is said, and its conditions hold no longer at their entry level."""
-    rules = [rule for rule in RULES if rule.state is state and rule.release(limits) > 0]
+    rules = [rule for rule in _RULES_OF.get(state, ()) if rule.release(limits) > 0]
     return bool(rules) and not any(rule.enter(facts, limits) for rule in rules)
 
 
@@ -399,7 +408,14 @@ class Machine:
         """The state after this poll. ``facts`` None: not enough samples yet, so nothing changes but the calm states."""
         if facts is None:
             return min((rule.state for rule, latch in self._rules if latch.active), key=_rank, default=State.UNKNOWN)
-        holding = [rule.state for rule, latch in self._rules if latch.update(rule, facts, limits, now)]
+        holding = []
+        for rule, latch in self._rules:
+            active = latch.active
+            verdict = (rule.stay if active else rule.enter)(facts, limits)
+            if verdict is not active or latch.changing:
+                active = latch.update(rule, verdict, limits, now)
+            if active:
+                holding.append(rule.state)
         worst = min(holding, key=_rank, default=None)
         if facts.asleep:
             return State.ASLEEP

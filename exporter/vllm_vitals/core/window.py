@@ -7,7 +7,7 @@ fast window are thinned, so memory does not grow with the scrape rate.
 """
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Set
 from dataclasses import dataclass, replace
 from typing import Any
@@ -68,7 +68,8 @@ class Span:
 
     def increase(self, counter: str) -> float | None:
         """Return how far a counter of `EngineSample` rose, or None where it is absent."""
-        return increase(getattr(self.last, counter), getattr(self.first, counter))
+        new, old = getattr(self.last, counter), getattr(self.first, counter)
+        return None if new is None or old is None or new < old else new - old
 
     def rate(self, counter: str) -> float | None:
         """Return the same a second."""
@@ -89,17 +90,20 @@ class Span:
 
     def observed(self, name: str) -> tuple[float, float] | None:
         """Return how many observations of a family the span holds, and their sum."""
-        new, old = self._both(name)
-        if new is None or old is None or new.bounds != old.bounds or new.count < old.count:
+        new, old = self.last.histograms.get(name), self.first.histograms.get(name)
+        if new is None or old is None or not (new.bounds is old.bounds or new.bounds == old.bounds):
             return None
-        return new.count - old.count, new.sum - old.sum
+        count = new.counts[-1] - old.counts[-1]
+        return None if count < 0 else (count, new.sum - old.sum)
 
     def observed_at_most(self, name: str, edge: float) -> float | None:
         """Return how many of them are at most ``edge``, exact; None where that is no bucket's bound."""
         new, old = self._both(name)
-        if new is None or old is None or new.bounds != old.bounds or edge not in new.bounds:
+        if new is None or old is None or new.bounds != old.bounds:
             return None
-        bucket = new.bounds.index(edge)
+        bucket = bisect_left(new.bounds, edge)
+        if bucket == len(new.bounds) or new.bounds[bucket] != edge:
+            return None
         return increase(new.counts[bucket], old.counts[bucket])
 
     def mean(self, name: str) -> float | None:
@@ -121,21 +125,25 @@ class Window:
         self._started_at: float | None = None
         self._counters: dict[str, float] = {}  # the newest value of each that this life has shown
         self._shown: set[str] = set()
+        self._missing: Set[str] = _LATE.keys()
 
     def push(self, at: float, sample: EngineSample) -> bool:
         """Add a sample taken at ``at``; True when it begins a new life. A sample not later than the last is ignored."""
         counters = {name: value for name in _COUNTERS if (value := getattr(sample, name)) is not None}
         new_life = bool(self._samples) and self._restarted(sample, counters)
         if new_life:
-            self._times, self._samples, self._started_at, self._counters, self._shown = [], [], None, {}, set()
+            self._times, self._samples, self._started_at, self._counters = [], [], None, {}
+            self._shown, self._missing = set(), _LATE.keys()
         elif self._times and at <= self._times[-1]:
             return False
         self._counters.update(counters)
         self._started_at = sample.started_at if sample.started_at is not None else self._started_at
-        late = {name for name in _LATE if name not in self._shown and getattr(sample, name) is not None}
-        late |= sample.histograms.keys() - self._shown
+        late = {name for name in self._missing if getattr(sample, name) is not None}
+        if not self._shown >= sample.histograms.keys():
+            late |= sample.histograms.keys() - self._shown
         if late:
             self._shown |= late
+            self._missing = _LATE.keys() - self._shown
             self._samples = [_began_at_zero(old, sample, late) for old in self._samples]
         self._times.append(at)
         self._samples.append(sample)

@@ -303,8 +303,11 @@ def _saturated(case: Case) -> tuple[Advice, ...]:
 
 def _runaway(case: Case) -> tuple[Advice, ...]:
     """Advise on an answer that does not end: it holds a slot and its KV blocks until a cap or the window stops it."""
-    made, usual = case.number("inflight_output_tokens_estimate"), case.usual_output
-    if made is None or not usual or made < max(RUNAWAY_TOKENS, RUNAWAY_FACTOR * usual):
+    made = case.number("inflight_output_tokens_estimate")
+    if made is None or made < RUNAWAY_TOKENS:
+        return ()
+    usual = case.usual_output
+    if not usual or made < RUNAWAY_FACTOR * usual:
         return ()
     symptom = f"an open request has made about {made:.0f} tokens; the usual answer has {usual:.0f}"
     return (
@@ -362,8 +365,11 @@ def _cut_answers(case: Case) -> tuple[Advice, ...]:
     """Size max_tokens by the spread of output lengths, where responses are truncated and memory is not short."""
     if case.state is State.KV_PRESSURE or (case.facts is not None and case.facts.preemptions):
         return ()
-    share, size = case.number("truncated_ratio"), sizing.output_cap(case)
-    if share is None or share < TRUNCATED or size is None:
+    share = case.number("truncated_ratio")
+    if share is None or share < TRUNCATED:
+        return ()
+    size = sizing.output_cap(case)
+    if size is None:
         return ()
     return (
         Advice(

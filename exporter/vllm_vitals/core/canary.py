@@ -45,6 +45,8 @@ class CanaryWatch:
         before, self._before = self._before, sample
         if before is None or _moved(before, sample):
             self._moved_at = at
+        if self.last is None:
+            return NO_CANARY
         silent = self._first_unanswered
         if silent is not None and self._moved_at > silent.sent_at:
             # moved since it was sent, perhaps only at the start of its wait: a later time-out may still prove it
@@ -52,7 +54,7 @@ class CanaryWatch:
         proven = silent is not None and at >= silent.sent_at + silent.took_s
         return CanaryVerdict(
             silent.sent_at if silent is not None and proven else None,
-            self.last is not None and self.last.outcome == "ok",
+            self.last.outcome == "ok",
         )
 
 
@@ -62,9 +64,9 @@ def _moved(before: TargetSample, now: TargetSample) -> bool:
         return True
     for identity, new in now.engines.items():
         old = before.engines[identity]
-        if (new.generation_tokens, new.prompt_tokens, new.completions) != (
-            old.generation_tokens, old.prompt_tokens, old.completions,
-        ):  # fmt: skip
+        if new.generation_tokens != old.generation_tokens or new.prompt_tokens != old.prompt_tokens:
+            return True
+        if new.completions != old.completions:
             return True
         if (new.kv_usage or 0.0) > (old.kv_usage or 0.0):
             return True

@@ -202,6 +202,7 @@ class EngineEvaluator:
         known = sample.running is not None and sample.waiting is not None
         starting = not sample.completions or self._progress.still_stepping(view.at, limits.stall_after)
         prefill = derive.prefill_factor(fast)
+        crowded = prefill is None or prefill >= limits.starved_prefill_factor  # else its halves decide nothing
         tax = readings["recompute_tax_ratio"]
         errors = None if view.later is None else view.later.rate("errors")
         return Facts(
@@ -222,7 +223,7 @@ class EngineEvaluator:
             stall_limit=limits.stall_after_start if starting else limits.stall_after,
             latency_factor=self._latency.feed(view.at, fast, prefill, limits),
             prefill_factor=prefill,
-            prefill_lasts=derive.prefill_lasts(view),
+            prefill_lasts=derive.prefill_lasts(view) if crowded else None,
             queued_share=derive.queued_share(view),
             kv_max=readings["kv_cache_usage_max_ratio"].value,
             running_full=derive.running_full(view),

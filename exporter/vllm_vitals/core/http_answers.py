@@ -8,6 +8,7 @@ off; errors inside the engine and 5xx are two views of one thing and are never a
 
 from collections import deque
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from vllm_vitals.core.sample import TargetSample
 from vllm_vitals.core.thresholds import Thresholds
@@ -51,8 +52,7 @@ class Answers:
 NO_ANSWERS = Answers()
 
 
-@dataclass(frozen=True, slots=True)
-class _Point:
+class _Point(NamedTuple):
     at: float
     good: float  # 2xx answers
     failed: float  # 5xx, less what was rejected on purpose
@@ -85,7 +85,8 @@ class AnswersWatch:
             self._still = point
         answered = point.good - self._still.good
         uncounted = at - self._still.at >= UNCOUNTED_S and answered >= LEAST_ANSWERS
-        return Answers(_failing(points, limits), answered if uncounted else None)
+        failing = _failing(points, limits)
+        return NO_ANSWERS if failing is None and not uncounted else Answers(failing, answered if uncounted else None)
 
 
 def _point(at: float, sample: TargetSample) -> _Point | None:

@@ -126,6 +126,7 @@ class Window:
         self._counters: dict[str, float] = {}  # the newest value of each that this life has shown
         self._shown: set[str] = set()
         self._missing: Set[str] = _LATE.keys()
+        self._asked: tuple[float, Span] | None = None  # the last span asked for since the newest sample
 
     def push(self, at: float, sample: EngineSample) -> bool:
         """Add a sample taken at ``at``; True when it begins a new life. A sample not later than the last is ignored."""
@@ -147,6 +148,7 @@ class Window:
             self._samples = [_began_at_zero(old, sample, late) for old in self._samples]
         self._times.append(at)
         self._samples.append(sample)
+        self._asked = None
         self._thin(at)
         return new_life
 
@@ -163,12 +165,17 @@ class Window:
 
     def span(self, seconds: float) -> Span | None:
         """From the newest sample at least ``seconds`` old (else the oldest) to the last; None with fewer than two."""
-        if len(self._times) < 2:
+        times = self._times
+        if len(times) < 2:
             return None
-        index = max(0, bisect_right(self._times, self._times[-1] - seconds) - 1)
-        if index == len(self._times) - 1:
+        if self._asked is not None and self._asked[0] == seconds:
+            return self._asked[1]
+        index = max(0, bisect_right(times, times[-1] - seconds) - 1)
+        if index == len(times) - 1:
             index -= 1
-        return Span(self._times[index], self._times[-1], self._samples[index], self._samples[-1])
+        span = Span(times[index], times[-1], self._samples[index], self._samples[-1])
+        self._asked = (seconds, span)
+        return span
 
     def span_with(
         self, enough: float, shortest: float, longest: float, count: Callable[[EngineSample], float | None]

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -309,6 +310,7 @@ def test_what_was_recorded_before_ctrl_c_is_whole_and_said(tmp_path: Path) -> No
                 sys.executable, "-m", "vllm_vitals", "record", url, "-o", str(file), "--interval", "50ms",
                 stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
                 env={**os.environ, "PYTHONPATH": str(ROOT / "exporter")},
+                preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # a job in the background ignores it
             )  # fmt: skip
             return await asyncio.wait_for(recorder.communicate(), PATIENCE_S)
 

@@ -189,18 +189,16 @@ def seven(case: Case) -> Iterator[Variant]:
     yield replace(beside, rows=beside.rows + others)
 
 
-def together(cases: Sequence[Case], of: Callable[[Variant], bool] = lambda _: True) -> list[dict[str, Any]]:
-    """All variants of all cases as victims of one simulation; those that have no victim each in its own."""
-    apart, rows, checks = [], [], []
-    for number, case in enumerate(cases):
-        shared = {"model_name", "target"} & case.labels.keys()
-        for variant in filter(of, seven(elsewhere(case, f"c{number}") if shared else case)):
-            if shared:
-                rows += variant.rows
-                checks += variant.checks
-            else:
-                apart.append(simulate(variant.name, variant.rows, variant.checks))
-    return [*apart, *([simulate("all victims", rows, checks)] if rows else [])]
+def compiled(cases: Iterable[Case], of: Callable[[Variant], bool] = lambda _: True) -> Iterator[dict[str, Any]]:
+    """All variants of a case as victims of one simulation; those that have no victim each in its own."""
+    for case in cases:
+        variants = list(filter(of, seven(case)))
+        if {"model_name", "target"} & case.labels.keys():
+            rows = [row for variant in variants for row in variant.rows]
+            checks = [check for variant in variants for check in variant.checks]
+            yield simulate(f"{case.alert} {case.severity}", rows, checks)
+        else:
+            yield from (simulate(variant.name, variant.rows, variant.checks) for variant in variants)
 
 
 def document(

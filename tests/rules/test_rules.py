@@ -1,7 +1,7 @@
 """Every alert against its own trouble: it fires in time and not before, and is quiet where it must be.
 
 The cases are data (`cases`), compiled to promtool tests (`scenario`), and run against the committed rules by the
-promtool that is installed. Few calls with many tests each: promtool starts fast, and tests nothing by name.
+promtool that is installed. Each case is evaluated with the rules that it asks about alone (`slices`).
 """
 
 from dataclasses import replace
@@ -13,7 +13,7 @@ import yaml
 from tests.programs import versions
 from tests.rules import rulesets
 from tests.rules.cases import CASES, PAGES, SLOS, TARGET, gauge, states
-from tests.rules.scenario import STEP, Series, document, firing, flat, seven, simulate, together, trouble, values
+from tests.rules.scenario import STEP, Series, compiled, document, firing, flat, seven, simulate, trouble, values
 from tests.rules.texts import FILE, firing_test, key
 from tests.rules.tools import RULES, promtool_test
 from vllm_vitals.config.alerts import Batch, Config
@@ -32,15 +32,11 @@ def alerts_of(config: Config) -> list[Alert]:
 
 
 def test_each_alert_fires_in_time_and_is_quiet_where_it_must_be(tmp_path: Path) -> None:
-    # promtool holds 10,000 samples a query: all cases at once are more. Those that last as long go together.
-    cases = sorted(DEFAULT, key=lambda case: case.seconds)
-    parts = [cases[at : at + 14] for at in range(0, len(cases), 14)]
     *older, newest = versions("promtool")
-    every = [test for part in parts for test in together(part)]
-    said = promtool_test(document(every, rulesets.DAEMON), tmp_path, "alerts", newest)
+    said = promtool_test(document([*compiled(DEFAULT)], rulesets.DAEMON), tmp_path, "alerts", newest)
     assert not said, said[:4000]
     # Ranges are left-open from Prometheus 3 on: both must agree to the second.
-    times = [test for part in parts for test in together(part, of=lambda variant: variant.times)]
+    times = [*compiled(DEFAULT, of=lambda variant: variant.times)]
     for tool in older:
         said = promtool_test(document(times, rulesets.DAEMON), tmp_path, "alerts", tool)
         assert not said, said[:4000]
@@ -48,7 +44,7 @@ def test_each_alert_fires_in_time_and_is_quiet_where_it_must_be(tmp_path: Path) 
 
 def test_slo_burns_page_and_ticket(tmp_path: Path) -> None:
     built = rulesets.build(rulesets.WITH_SLO, tmp_path)
-    said = promtool_test(document(together(SLOS), built), tmp_path, "slo")
+    said = promtool_test(document([*compiled(SLOS)], built), tmp_path, "slo")
     assert not said, said[:4000]
 
 
@@ -99,7 +95,7 @@ def test_a_broken_rule_is_noticed(was: str, now: str, tmp_path: Path) -> None:
     assert was in text
     broken = tmp_path / "alerts.yml"
     broken.write_text(text.replace(was, now), encoding="utf-8")
-    tests = together(PAGES, of=lambda variant: variant.times)
+    tests = [*compiled(PAGES, of=lambda variant: variant.times)]
     assert promtool_test(document(tests, [str(RULES / "recording.yml"), str(broken)]), tmp_path, "broken")
 
 

@@ -190,15 +190,14 @@ def seven(case: Case) -> Iterator[Variant]:
 
 
 def compiled(cases: Iterable[Case], of: Callable[[Variant], bool] = lambda _: True) -> Iterator[dict[str, Any]]:
-    """All variants of a case as victims of one simulation; those that have no victim each in its own."""
+    """All variants of a case as victims of one simulation; apart what lasts long, and each that has no victim."""
     for case in cases:
-        variants = list(filter(of, seven(case)))
-        if {"model_name", "target"} & case.labels.keys():
-            rows = [row for variant in variants for row in variant.rows]
-            checks = [check for variant in variants for check in variant.checks]
-            yield simulate(f"{case.alert} {case.severity}", rows, checks)
-        else:
-            yield from (simulate(variant.name, variant.rows, variant.checks) for variant in variants)
+        variants, shared = list(filter(of, seven(case))), {"model_name", "target"} & case.labels.keys()
+        beside = [variant for variant in variants if shared and not variant.name.endswith(": ends")]
+        apart = [[variant] for variant in variants if variant not in beside]
+        for some in filter(None, [beside, *apart]):
+            rows = [row for variant in some for row in variant.rows]
+            yield simulate(some[0].name, rows, [check for variant in some for check in variant.checks])
 
 
 def document(

@@ -19,7 +19,7 @@ from vllm_vitals.core.snapshot import Advice, EngineKey, EngineSnapshot, Reading
 from vllm_vitals.core.states import State
 from vllm_vitals.core.target_evaluator import TargetEvaluator
 from vllm_vitals.recordings import recording
-from vllm_vitals.serve import charts, memory, page, web
+from vllm_vitals.serve import charts, memory, page, vitals, web
 from vllm_vitals.serve.memory import POINTS, SIGNS, EnginePast, Memory
 
 STAYS = re.compile('<meta http-equiv="refresh"[^>]*>')
@@ -185,6 +185,22 @@ def test_two_hundred_engines_with_their_hour_are_small() -> None:
         kept.take(one)
         snapshots.append(one)
     assert len(gzip.compress(drawn(kept, snapshots, last.at).encode())) < 200_000
+
+
+def test_what_is_known_to_lie_below_the_first_bucket_is_no_gap_between_tokens() -> None:
+    engine = replace(poll(10.0).engines[0], readings={
+        "tpot_p99_seconds": Reading(None, 0.0, 0.01), "tpot_p99_seconds.inter_token": Reading(0.0236),
+    })  # fmt: skip
+    assert memory._value(engine, SIGNS[2]) is None
+    unknown = replace(engine, readings={**engine.readings, "tpot_p99_seconds": Reading(None)})
+    assert memory._value(unknown, SIGNS[2]) == 0.0236
+
+
+@pytest.mark.parametrize(("state", "is_told"), [(State.SATURATED, True), (State.PAUSED, False), (State.STALLED, False)])
+def test_how_long_a_queue_lasts_is_not_told_of_one_that_stands_still(state: State, is_told: bool) -> None:
+    readings = {"expected_wait_seconds": Reading(120.0)}
+    engine = replace(poll(10.0).engines[0], state=state, readings=readings)
+    assert bool(vitals.vitals(engine)[1].note) is is_told
 
 
 # Each page in a frame, with axe-core in it, which tells the page around what it found.

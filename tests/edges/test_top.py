@@ -181,6 +181,23 @@ def test_a_wide_terminal_shows_more_vital_signs(three: Book) -> None:
     assert "truncated" in wide
 
 
+def test_what_lies_below_the_first_bucket_is_said_so_and_is_not_the_gap_between_tokens() -> None:
+    book = Book()
+    known = {"tpot_p99_seconds": None, "tpot_p99_seconds_lower": 0.0, "tpot_p99_seconds_upper": 0.01}
+    book.take(1.0, [target("a:1", **known, tpot_p99_seconds_inter_token=0.0236)])
+    text = "\n".join(screen(book, View(one=True), height=40))
+    assert "<10 ms" in text
+    assert "23.6" not in text
+    book.take(2.0, [target("a:1", tpot_p99_seconds=None, tpot_p99_seconds_inter_token=0.0236, at=2.0)])
+    assert "23.6 ms" in "\n".join(screen(book, View(one=True), height=40))
+
+
+def test_60_columns_hold_the_usage_of_the_cache_and_help_is_read_to_its_end(three: Book) -> None:
+    assert "50%" in screen(three, View(), 60, 20)[2]
+    assert "or end it" in " ".join(" ".join(screen(three, View(help=True), 60, 20)).split())
+    assert "PAUSED" in screen(three, View(paused=True), 40, 10)[0]
+
+
 def test_without_utf_8_nothing_but_ascii_is_drawn(three: Book) -> None:
     view = View()
     for _ in range(2):

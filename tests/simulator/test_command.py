@@ -23,6 +23,7 @@ from vllm_vitals.simulator.play import play
 from vllm_vitals.simulator.scenarios import SCENARIOS, scenario
 from vllm_vitals.simulator.server import SimulatedServer
 from vllm_vitals.simulator.world import ScenarioError
+from vllm_vitals.terms import TERMS
 from vllm_vitals.top.book import Book
 from vllm_vitals.top.draw import Canvas, draw
 from vllm_vitals.top.view import View
@@ -171,9 +172,22 @@ def lines(name, elapsed, snapshot):
 def test_on_a_terminal_the_story_stands_above_the_vital_signs_and_the_advice():
     last = list(judge("story", play(scenario("death_spiral"))))[-1]
     text = lines("death_spiral", 300.0, last)
-    order = ["demo: death spiral", "minute 5:00", "death spiral: requests are preempted", "DEATH SPIRAL", "preempt/s",
+    order = ["demo: death spiral", "minute 5:00", "DEATH SPIRAL", "preempt/s",
              "TPOT p99", "recomputed", "truncated", "KV usage", "gateway", "q quit"]  # fmt: skip
     places = [text.index(part) for part in order]
     assert places == sorted(places)
+    assert sum(f"{term}: {line[:20]}" in text for term, line in TERMS.items()) == 1
+    assert max(map(len, show.NEXT.splitlines())) < 80
     ended = lines("death_spiral", 1e6, last)
     assert ended.index("The scenario has ended.") < ended.index("check --prometheus URL") < ended.index("DEATH SPIRAL")
+
+
+def test_each_term_is_explained_for_some_seconds_and_the_last_one_stays():
+    stage = show.Stage(scenario("death_spiral"), "http://127.0.0.1:1/", lambda: 300.0, lambda: None)
+    story = show.Story(stage, lambda: 0.0)
+    story._terms += ["R: one", "thrashing: two"]
+    seen = []
+    for _ in range(40):
+        seen += [line for line in story._lines() if line in ("R: one", "thrashing: two")]
+        story._next_term()
+    assert seen == ["R: one"] * 16 + ["thrashing: two"] * 24

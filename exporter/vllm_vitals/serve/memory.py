@@ -172,8 +172,8 @@ def _value(engine: EngineSnapshot, sign: Sign) -> float | None:
         return engine.sample.waiting if engine.sample is not None else None
     for name in (sign.reading, sign.instead):
         reading = engine.readings.get(name)
-        if reading is not None and reading.value is not None:
-            return reading.value
+        if reading is not None and (reading.value, reading.lower, reading.upper) != (None, None, None):
+            return reading.value  # beyond the buckets' edges it is known, and is no number of the other kind
     return None
 
 

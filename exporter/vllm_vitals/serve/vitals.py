@@ -6,8 +6,12 @@ Input: an engine's snapshot. Output: `Vital`s in their order. Invariant: an abse
 from dataclasses import dataclass
 
 from vllm_vitals.core.snapshot import EngineSnapshot
+from vllm_vitals.core.states import State
 from vllm_vitals.serve import views
 from vllm_vitals.terms import anchor, term_of
+
+# What finished before says nothing of how long these queues last.
+_STANDS_STILL = (State.DOWN, State.STALLED, State.PAUSED, State.ASLEEP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,9 @@ def _tpot(engine: EngineSnapshot, name: str, reading_name: str) -> Vital:
 
 def _wait(engine: EngineSnapshot) -> str:
     wait = engine.readings.get("expected_wait_seconds")
-    return "" if wait is None or not wait.value else f"estimated queue wait: {views.duration(wait.value)}"
+    if wait is None or not wait.value or engine.state in _STANDS_STILL:
+        return ""
+    return f"estimated queue wait: {views.duration(wait.value)}"
 
 
 def _capacity(tokens: float | None) -> str:

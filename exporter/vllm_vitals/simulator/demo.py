@@ -36,12 +36,12 @@ _SHORTEST_MS = 100  # real
 _PATIENCE_S = 5.0  # real: a scrape on a busy machine may outlast an interval as short as that
 _LOOK_EVERY_S = 0.1  # real
 _DRAW_EVERY_S = 0.25  # real
-_TERMS = 3  # explained at a time
+_TERM_S = 4.0  # real: for so long each term is explained before the next
 NEXT = """What next, with servers of your own:
-  vllm-vitals check http://localhost:8000        a verdict in 30 s; --auto finds servers on this machine
-  vllm-vitals check --prometheus URL             all servers that your Prometheus scrapes
+  vllm-vitals check http://localhost:8000             a verdict in 30 s (--auto)
+  vllm-vitals check --prometheus URL                  all that it scrapes
   vllm-vitals incident --prometheus URL --since 7d    what happened last week
-  vllm-vitals run http://localhost:8000          this page for them"""
+  vllm-vitals run http://localhost:8000               this page for them"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ class Story(Live):
 
     def __init__(self, stage: Stage, now: Callable[[], float]) -> None:
         self._stage, self._now = stage, now
-        self._explained, self._terms = Explained(), list[str]()
+        self._explained, self._terms, self._read = Explained(), list[str](), 0.0
         self.title = f"demo: {stage.scenario.name.replace('_', ' ')}"
 
     async def run(self, book: Book, changed: Changed) -> None:
@@ -185,6 +185,14 @@ class Story(Live):
             self.story = self._lines()
             changed()
             await asyncio.sleep(_DRAW_EVERY_S)
+            self._next_term()
+
+    def _next_term(self) -> None:
+        """Go on to the next term, once this one was there for long enough; the last one stays."""
+        self._read += _DRAW_EVERY_S
+        if self._read >= _TERM_S and len(self._terms) > 1:
+            self._read = 0.0
+            del self._terms[0]
 
     def _explain(self, snapshot: TargetSnapshot) -> None:
         if snapshot.engines and snapshot.engines[0].state is not State.UNKNOWN:
@@ -198,7 +206,7 @@ class Story(Live):
         elapsed = min(stage.elapsed(), stage.scenario.duration_s)
         acts = [f"{_minutes(at)}: {what}" for at, what in happenings(stage.scenario) if at <= elapsed]
         clock = f"{_minutes(elapsed)} of {stage.scenario.duration_s / 60:.0f}; status page: {stage.url}"
-        return [clock, *acts[-1:], *self._terms[-_TERMS:], ""]
+        return [clock, *acts[-1:], *self._terms[:1], ""]
 
 
 async def _show(stage: Stage, console: Console, now: Callable[[], float]) -> None:

@@ -39,13 +39,20 @@ SIGNS = (
 
 
 def value(engine: Mapping[str, Any], sign: Sign) -> float | None:
-    """Return a vital sign of an engine."""
+    """Return a vital sign of an engine. Below the first bucket's edge it has none, and is not the other kind either."""
     values = engine.get("values") or {}
-    for name in (sign.value, sign.instead):
+    for name in (sign.value, sign.instead) if below(engine, sign) is None else ():
         found = values.get(name, values.get(name.replace(".", "_")))
         if isinstance(found, int | float):
             return float(found)
     return None
+
+
+def below(engine: Mapping[str, Any], sign: Sign) -> float | None:
+    """Return the edge that a vital sign lies below, where no more is known of it."""
+    values = engine.get("values") or {}
+    edge = values.get(f"{sign.value}_upper")
+    return float(edge) if isinstance(edge, int | float) and values.get(sign.value) is None else None
 
 
 def state_of(engine: Mapping[str, Any]) -> State:

@@ -5,7 +5,7 @@ Invariant: pure; states are words as well as colours; nothing that a server says
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from math import isfinite
@@ -16,12 +16,12 @@ from rich.text import Text
 
 from vllm_vitals.core.states import State
 from vllm_vitals.serve.views import duration, quantity
-from vllm_vitals.top.book import SIGNS, Book, Entry, Sign, value
+from vllm_vitals.top.book import SIGNS, Book, Entry, Sign, below, value
 from vllm_vitals.top.view import View
 
 COLOURS = {"critical": "bold red", "warning": "bold yellow", "ok": "green", "unknown": "bold magenta"}
 _MEASURE = Console(file=StringIO())  # Text.wrap asks for one, and writes nothing to it
-_ENGINE, _SPARK, _VALUE = 17, 8, 8
+_ENGINE, _SPARK, _VALUE, _GAUGE = 17, 8, 8, 5
 _WHOLE, _ROOMY = 30, 100  # columns of the longest name that is shown whole, and of a terminal that has room for it
 _LOGGED = 6  # errors of a log that are shown
 _FIXED = 45  # mark, state, running, waiting with its bar, KV with its bar, and spaces
@@ -58,7 +58,8 @@ def draw(
     head += told[: size.height // 2]
     room = max(1, size.height - len(head) - len(foot))
     if view.help:
-        body = [Text.assemble((f" {key:<16}", "bold"), what) for key, what in HELP]
+        explained = [Text.assemble((f" {key:<16}", "bold"), what) for key, what in HELP]
+        body = [piece for line in explained for piece in _wrapped(line, size.width)]
     elif view.one and shown:
         body = _one(book.at, shown[view.index(shown)], size)
         view.scroll = max(0, min(view.scroll, len(body) - room))
@@ -73,7 +74,9 @@ def draw(
 
 def _head(book: Book, view: View, title: str, size: Canvas) -> list[Text]:
     counts = Counter(entry.state for entry in book.entries.values())
-    line = Text.assemble(("vllm-vitals", "bold"), f"  {clean(title)}  ")
+    line = Text.assemble(
+        ("vllm-vitals", "bold"), "  ", (" PAUSED ", "reverse") if view.paused else "", f"  {clean(title)}  "
+    )
     for state in State:
         if counts[state]:
             line.append(f"{counts[state]} {state.spec.label}  ", COLOURS[state.severity])
@@ -81,8 +84,6 @@ def _head(book: Book, view: View, title: str, size: Canvas) -> list[Text]:
         line.append("waiting for the first answer")
     if book.left_out:
         line.append(f"{book.left_out} engines are left out")
-    if view.paused:
-        line.append(" PAUSED ", "reverse")
     return [line]
 
 
@@ -105,8 +106,9 @@ def _all(shown: Sequence[Entry], view: View, size: Canvas, room: int) -> list[Te
     spare = size.width - _FIXED - name - len(signs) * (_SPARK + _VALUE + 2)
     width = name + min(max(0, spare), 30 - (name - _ENGINE))
     spark = _SPARK + max(0, size.width - _FIXED - width - len(signs) * (_SPARK + _VALUE + 2)) // max(1, len(signs))
-    heading = f"  {'state':<13} {'engine':<{width}} {'run':>4} {'wait':>5} {'':<5} {'KV':<11}"
-    heading += "".join(f"  {sign.title:<{spark + _VALUE}}" for sign in signs)
+    gauge = _GAUGE if size.width >= _FIXED + _ENGINE else 0  # of the queue: its number says the same
+    heading = f"  {'state':<13} {'engine':<{width}} {'run':>4} {'wait':>5} {'':<{gauge}} {'KV':<11}"
+    heading += "".join(f"  {sign.title:>{spark + _VALUE}}" for sign in signs)
     spare_lines = max(2, room // 3, room - 1 - len(shown))
     below = _brief(shown[view.index(shown)], size)[:spare_lines] if shown and room >= 8 else []
     rows = max(1, room - 1 - len(below))
@@ -116,7 +118,7 @@ def _all(shown: Sequence[Entry], view: View, size: Canvas, room: int) -> list[Te
     most = max((_value(entry, "requests_waiting") or 0.0 for entry in shown), default=0.0)
     lines = [Text(heading, style="bold")]
     for number, entry in enumerate(shown[first : first + rows], first):
-        line = _row(entry, number == at, size, width, spark, signs, most)
+        line = _row(entry, number == at, size, (width, spark, gauge), signs, most)
         line.stylize("reverse" if number == at else "")
         lines.append(line)
     if not shown:
@@ -125,17 +127,18 @@ def _all(shown: Sequence[Entry], view: View, size: Canvas, room: int) -> list[Te
 
 
 def _row(
-    entry: Entry, chosen: bool, size: Canvas, width: int, spark: int, signs: Sequence[Sign], most: float
+    entry: Entry, chosen: bool, size: Canvas, widths: tuple[int, int, int], signs: Sequence[Sign], most: float
 ) -> Text:  # fmt: skip
+    width, spark, gauge = widths
     waiting, usage = _value(entry, "requests_waiting"), value(entry.engine, SIGNS[4])
     line = Text("> " if chosen else "  ")
     line.append(f"{entry.state.spec.label[:13]:<13} ", COLOURS[entry.state.severity])
     line.append(f"{_fit(who(entry), width):<{width}} {_short(_value(entry, 'requests_running')):>4}")
-    line.append(f" {_short(waiting):>5} {_bar(waiting, most, 5, size)} {_bar(usage, 1.0, 6, size)}")
+    line.append(f" {_short(waiting):>5} {_bar(waiting, most, gauge, size)} {_bar(usage, 1.0, 6, size)}")
     line.append(f" {'–' if usage is None else f'{100 * usage:.0f}%':>4}")
     for sign in signs:
         drawn = sparkline(list(entry.signs[sign.title])[-spark:], spark, size, sign.full)
-        line.append(f"  {drawn}{quantity(value(entry.engine, sign), sign.unit):>{_VALUE}}")
+        line.append(f"  {drawn}{_told(entry.engine, sign):>{_VALUE}}")
     return line
 
 
@@ -172,7 +175,7 @@ def _one(now: float, entry: Entry, size: Canvas) -> list[Text]:
         known = [each for each in entry.signs[sign.title] if each is not None]
         span = f"{quantity(min(known), sign.unit)} to {quantity(max(known), sign.unit)}" if known else "not known"
         drawn = sparkline(list(entry.signs[sign.title])[-wide:], wide, size, sign.full)
-        lines.append(Text(f" {sign.title:<11} {drawn} {quantity(value(engine, sign), sign.unit):>9}  {span}"))
+        lines.append(Text(f" {sign.title:<11} {drawn} {_told(engine, sign):>9}  {span}"))
     lines.append(Text())
     for advice in engine.get("advice") or ():
         lines.append(_advice(advice))
@@ -190,6 +193,12 @@ def _one(now: float, entry: Entry, size: Canvas) -> list[Text]:
         known_settings = ", ".join(f"{name} {text}" for name, text in sorted(settings.items()))
         lines.append(Text(clean(f" settings: {known_settings}"), style="dim"))
     return [piece for line in lines for piece in (_wrapped(line, size.width))]
+
+
+def _told(engine: Mapping[str, Any], sign: Sign) -> str:
+    """Return a vital sign's number."""
+    edge = below(engine, sign)
+    return quantity(value(engine, sign), sign.unit) if edge is None else f"<{quantity(edge, sign.unit)}"
 
 
 def _log(now: float, errors: object, size: Canvas) -> list[Text]:

@@ -19,7 +19,7 @@ def main() -> int:
     """Print the table. Return 1 where a dashboard is too dear."""
     dear = False
     print(f"{ENGINES} engines, {DAYS} days; CPU s of Prometheus, samples in memory at once (millions)")
-    with tempfile.TemporaryDirectory() as folder, fleet.running(Path(folder), ENGINES, DAYS) as server:
+    with tempfile.TemporaryDirectory() as folder, fleet.running(Path(folder), fleet.Shape(ENGINES, DAYS)) as server:
         for uid, panels in cost.of_every(server, DAYS * 86400):
             spent = sum(one.cpu_s for one in panels)
             dear = dear or spent > LIMIT_S

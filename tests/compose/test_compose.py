@@ -134,6 +134,9 @@ def test_grafana_finds_its_data_source_and_dashboards_and_lets_nobody_edit() -> 
     provisioning = ROOT / "deploy" / "grafana" / "provisioning"
     [source] = yaml.safe_load((provisioning / "datasources" / "prometheus.yml").read_text())["datasources"]
     assert (source["type"], source["uid"], source["editable"]) == ("prometheus", "prometheus", False)
+    [alerting] = yaml.safe_load((provisioning / "datasources" / "alertmanager.yml").read_text())["datasources"]
+    assert (alerting["type"], alerting["name"], alerting["editable"]) == ("alertmanager", links.ALERTMANAGER, False)
+    assert alerting["url"].removeprefix("http://").partition(":")[0] in SERVICES
     [provider] = yaml.safe_load((provisioning / "dashboards" / "vllm-vitals.yml").read_text())["providers"]
     assert provider["allowUiUpdates"] is False
     assert provider["disableDeletion"] is True

@@ -7,6 +7,7 @@ from itertools import chain
 import pytest
 
 from tests.dashboards import history
+from tests.dashboards.lint import BESIDE
 from tests.programs import find
 from vllm_vitals.catalog import BY_NAME, DETAILS, Kind
 from vllm_vitals.core import render
@@ -52,7 +53,8 @@ def _of_daemon() -> Iterator[str]:
 
 def _serve(factory: pytest.TempPathFactory, samples: Iterator[str]) -> Iterator[history.Server]:
     find("prometheus"), find("promtool")
-    yield from history.serve(factory.mktemp("prometheus"), chain(samples, of_rules()), ruled=True)
+    samples = chain(samples, of_rules(), of_neighbours())
+    yield from history.serve(factory.mktemp("prometheus"), samples, ruled=True)
 
 
 _OF_THE_WATCH = ("contradictions", "monitor_impaired", "event_loop_lag_seconds")
@@ -91,6 +93,26 @@ def about_the_daemon() -> Iterator[str]:
         yield from history.stamped(
             info + process % (at - history.END + 240), at, 'job="vllm-vitals",instance="vitals:9840"'
         )
+
+
+def of_neighbours() -> Iterator[str]:
+    """What DCGM's exporter and kube-state-metrics say of two servers: one by its host, one by its pod."""
+    pod = 'namespace="llm",pod="truncation_mix"'
+    by_pod = 'Hostname="node-7",gpu="1",exported_pod="truncation_mix"'
+    gpus = ('Hostname="spiral_chunked.example.internal",gpu="0"', by_pod)
+    of_gpus = sorted(name for name in BESIDE if name.startswith("DCGM_"))
+    of_pods = {
+        "kube_pod_info": 'pod_ip="10.0.0.9",node="node-7",host_network="false"',
+        "kube_pod_status_ready": 'condition="true"',
+        "kube_pod_container_status_restarts_total": 'container="vllm"',
+        "kube_pod_container_status_last_terminated_reason": 'container="vllm",reason="OOMKilled"',
+        "kube_pod_container_status_waiting_reason": 'container="vllm",reason="CrashLoopBackOff"',
+    }  # fmt: skip
+    assert {*of_gpus, *of_pods} == BESIDE
+    for at in range(history.END - history.SPAN, history.END + 1, history.STEP):
+        for name in of_gpus:
+            yield from (f"{name}{{{gpu}}} 50 {at}\n" for gpu in gpus)
+        yield from (f"{name}{{{pod},{labels}}} 1 {at}\n" for name, labels in of_pods.items())
 
 
 def of_rules() -> Iterator[str]:

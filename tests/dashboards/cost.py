@@ -29,12 +29,16 @@ _NICE = (
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """``peak``: samples in memory at once by the hungriest query, of which Prometheus allows 50 million."""
+    """``peak``: samples in memory at once by the hungriest query, of which Prometheus allows 50 million.
+
+    ``found``: what each of the panel's queries answered, in their order; nothing where it failed.
+    """
 
     title: str
     cpu_s: float
     peak: int
     error: str = ""
+    found: tuple[list[dict[str, Any]], ...] = ()
 
 
 def step_of(range_s: int, width: int) -> int:
@@ -62,7 +66,8 @@ def chosen(server: Server, board: dict[str, Any], range_s: int) -> dict[str, str
     """What the variables are when somebody opens the dashboard: all, or the first that is offered."""
     values: dict[str, str] = {}
     for variable in board["templating"]["list"]:
-        if variable.get("includeAll") or variable["type"] != "query":
+        # What is hidden is read by closed rows and titles alone.
+        if variable.get("includeAll") or variable["type"] != "query" or variable["hide"] == 2:
             continue
         query = fill(variable["query"]["query"], 60, range_s, values)
         inner = re.fullmatch(r"query_result\((.+)\)", query, re.DOTALL)
@@ -76,6 +81,7 @@ def chosen(server: Server, board: dict[str, Any], range_s: int) -> dict[str, str
 def of(server: Server, panel: dict[str, Any], range_s: int, values: dict[str, str]) -> Cost:
     """What one panel costs."""
     step, peak, error, before = step_of(range_s, panel["gridPos"]["w"]), 0, "", _cpu(server)
+    found: list[list[dict[str, Any]]] = []
     for target in panel["targets"]:
         asked: dict[str, Any] = {"query": fill(target["expr"], step, range_s, values), "stats": "all"}
         if target["instant"]:
@@ -85,9 +91,11 @@ def of(server: Server, panel: dict[str, Any], range_s: int, values: dict[str, st
         answer = requests.post(f"{server.url}/api/v1/{path}", data=asked, timeout=PATIENCE_S).json()
         if answer["status"] != "success":
             error = answer["error"]
+            found.append([])
             continue
         peak = max(peak, answer["data"]["stats"]["samples"]["peakSamples"])
-    return Cost(panel["title"], _cpu(server) - before, peak, error)
+        found.append(answer["data"]["result"])
+    return Cost(panel["title"], _cpu(server) - before, peak, error, tuple(found))
 
 
 def _cpu(server: Server) -> float:

@@ -7,8 +7,9 @@ minutes long, each day; the last scrape of each day fails.
 
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.dashboards import history, tsdb
@@ -31,6 +32,7 @@ MODELS = (
 DETAILED = 5
 SPELL_S, SPELL_AT, TROUBLED = 120, 40_020, 3
 _LES = 24  # at most
+_HEIGHTS = (1.05, 0.7, 0.9, 0.5, 0.6)  # of the models' tides
 _REPEATED = 120  # samples of a course that stays the same
 _WORDS = {
     "finished_reason": ("stop", "length", "abort"), "reason": ("capacity", "deferred"), "bound": BOUNDS,
@@ -38,16 +40,43 @@ _WORDS = {
 }  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How many engines, watched for how many days; of them, ranks of the first server; of how many models."""
+
+    engines: int
+    days: int
+    ranks: int = 1
+    models: int = len(MODELS)
+
+    def __str__(self) -> str:
+        """In words."""
+        wide = f" of {self.models} models, {self.ranks} of one server" if self.ranks > 1 else ""
+        return f"{self.engines} engine{'s' * (self.engines > 1)}{wide}"
+
+    def model(self, place: int) -> str:
+        """A model's name; the later ones are versions of the first."""
+        version, which = divmod(place % self.models, len(MODELS))
+        return MODELS[which] + (f"-v{version}" if version else "")
+
+    def who(self, number: int) -> dict[str, str]:
+        """The labels of an engine."""
+        server, rank = (0, number) if number < self.ranks else (number - self.ranks + 1, 0)
+        return {"target": target(server), "model_name": self.model(server), "engine": f"{rank}"}
+
+
 def target(number: int) -> str:
     """A server's name."""
     return f"llama-{number:03d}.gpu-pool-a.example.internal:8000"
 
 
-def series(engines: int) -> Iterator[tuple[tsdb.Labels, str]]:
+def series(shape: Shape) -> Iterator[tuple[tsdb.Labels, str]]:
     """Every series' labels and course."""
-    for number in range(engines):
-        who = {"target": target(number), "model_name": MODELS[number % len(MODELS)], "engine": "0"}
+    for number in range(shape.engines):
+        who = shape.who(number)
         for metric in METRICS:
+            if "engine" not in metric.scope and who["engine"] != "0":
+                continue  # a server says it once
             if metric.scope and (metric not in DETAILS or number < DETAILED):
                 yield from _of(metric, {label: who[label] for label in metric.scope}, number)
         if number == TROUBLED:
@@ -58,37 +87,59 @@ def series(engines: int) -> Iterator[tuple[tsdb.Labels, str]]:
     for metric in METRICS:
         if not metric.scope:
             yield from _of(metric, {"model_name": MODELS[0]} if "model_name" in metric.labels else {}, 0)
-    for place, model in enumerate(MODELS[: max(1, min(engines, len(MODELS)))]):
+    in_trouble = shape.who(TROUBLED)["model_name"]
+    for model in sorted({shape.who(number)["model_name"] for number in range(shape.engines)}):
         for state in State:
-            course = "spell" if (state, place) == (State.DEATH_SPIRAL, TROUBLED) else "none"
+            course = "spell" if (state, model) == (State.DEATH_SPIRAL, in_trouble) else "none"
             yield (
                 _named(fleet.ENGINES, {"model_name": model, "state": state}),
                 "count 2" if state is State.HEALTHY else course,
             )
-        yield from _boards(model)
+        yield from _boards(model, shape)
         for record in (slo.GOOD, slo.TOTAL, *(slo.burn(w) for _, *pair, _, _ in slo.WINDOWS for w in pair)):
             yield _named(record, {"model_name": model, "slo": "quick"}), "share 1"
 
 
-def _boards(model: str) -> Iterator[tuple[tsdb.Labels, str]]:
+def _pool(model: str, place: int, engines: int) -> Iterator[tuple[tsdb.Labels, str]]:
+    """What is recorded of a model's pool: it follows a tide of its own, and more requests bring less and less."""
+    who = {"model_name": model, boards.SIZE: f"{400_000 + 350_000 * place}"}
+    tide = {
+        boards.USED: f"tide {place}", boards.SLOTS: f"tide {place + 1}", boards.DEMAND: f"tide {place}",
+        boards.USEFUL: f"tokens {place}", boards.ENGINES: f"flat {engines}",
+    }  # fmt: skip
+    yield from ((_named(record, who), course) for record, course in tide.items())
+    for at, most in enumerate(boards.LEFTS):
+        le = "+Inf" if at == len(boards.LEFTS) - 1 else f"{most:g}"
+        yield _named(boards.LEFT, who | {"le": le}), f"left {place} {at}"
+    for band, low, _ in boards.bands()[: 6 + place]:
+        each = {
+            boards.IN_BAND: 1, boards.BAND_TIMED: 1,
+            boards.BAND_USEFUL: 2600 * (1 - math.exp(-low / (20 + 10 * place))),
+            boards.BAND_TPOT: 0.018 + low * 0.0006, boards.BAND_PREEMPTIONS: max(0, low - 40) * 0.02,
+        }  # fmt: skip
+        for record, value in each.items():
+            yield _named(record, who | {boards.BAND: band}), f"flat {value:g}"
+
+
+def _boards(model: str, shape: Shape) -> Iterator[tuple[tsdb.Labels, str]]:
     """What is recorded for dashboards once a minute."""
-    for rule in (*boards.models(Config()), *boards.histograms(Config()), *boards.pools(Config())):
+    engines = sum(shape.who(number)["model_name"] == model for number in range(shape.engines))
+    place = MODELS.index(model) if model in MODELS else 0
+    yield from _pool(model, place, engines)
+    for rule in (*boards.models(Config()), *boards.histograms(Config())):
         level, _, name = rule.record.partition(":")
-        who = {"model_name": model} | ({boards.SIZE: "1200000"} if level == "pool" else {})
+        who = {"model_name": model}
         if level in ("engine", "target", "fleet"):
             continue
         if "_bucket" in name:
             for at, le in enumerate(_bounds(name.partition("_bucket")[0].removeprefix("vllm_vitals_"))):
                 yield _named(rule.record, who | {"le": le}), f"slow {at % 8}"
-        elif rule.record == boards.LEFT:
-            lefts = (*(f"{most:g}" for most in boards.LEFTS[:-1]), "+Inf")
-            yield from ((_named(rule.record, who | {"le": le}), f"minutes {at}") for at, le in enumerate(lefts))
-        elif level == "pool" and "band" in name:
-            for band, _, _ in boards.bands():
-                yield _named(rule.record, who | {boards.BAND: band}), "minutes 3"
         elif name.startswith("vllm_vitals_responses"):
             for reason in _WORDS["finished_reason"]:
-                yield _named(rule.record, who | {"finished_reason": reason}), "minutes 1"
+                course = f"tide {place}" if reason == "stop" else "flat 0.04"
+                yield _named(rule.record, who | {"finished_reason": reason}), course
+        elif rule.record in (boards.LOST, boards.COMPUTED):
+            yield _named(rule.record, who), f"flat {40 * (place + 1)}" if rule.record == boards.LOST else "flat 4000"
         else:
             yield _named(rule.record, who), "minutes share" if name.endswith(":max") else "minutes 4"
 
@@ -135,8 +186,8 @@ def _named(name: str, labels: dict[str, str]) -> tsdb.Labels:
     return tuple(sorted((labels | {"__name__": name, "job": "vllm-vitals", "instance": "vitals:9840"}).items()))
 
 
-def courses() -> dict[str, tsdb.Course]:
-    """A day of each: as it is scraped, and as it is recorded once a minute."""
+def courses(flat: Iterable[str] = ()) -> dict[str, tsdb.Course]:
+    """A day of each: as it is scraped, and as it is recorded once a minute; ``flat``: that stand still."""
     each = _day()
     # The last scrape of each day fails.
     steps = tsdb.DAY // STEP
@@ -147,6 +198,14 @@ def courses() -> dict[str, tsdb.Course]:
     recorded["worst"] = [min(each["rank"][at : at + minute]) for at in range(0, len(each["rank"]), minute)]
     # Samples that are not there cannot be said: what is no trouble is healthy here.
     recorded["in trouble"] = recorded["worst"]
+    for place in range(len(MODELS) + 1):
+        tide = [share * _HEIGHTS[place % len(_HEIGHTS)] for share in each[f"share {place}"][::minute]]
+        recorded |= {f"tide {place}": tide, f"tokens {place}": [9000 * share for share in tide]}
+        for at, most in enumerate(boards.LEFTS):
+            # Engines differ by a third of the tide's height.
+            held = [min(1.0, max(0.0, (share + 0.15 - (1 - most)) / 0.3)) for share in tide]
+            recorded[f"left {place} {at}"] = [round(4 * one) for one in held]
+    recorded |= {name: [float(name.partition(" ")[2])] * _REPEATED for name in flat}
     slow = {f"slow {which}": each[f"count {which}"][:: boards.SLOW_STEP // STEP] for which in range(8)}
     paces = ((scraped, STEP), (recorded, boards.STEP), (slow, boards.SLOW_STEP))
     return {name: tsdb.Course(values, step) for some, step in paces for name, values in some.items()}
@@ -175,11 +234,13 @@ def _day() -> dict[str, list[float]]:
 
 
 @contextmanager
-def running(folder: Path, engines: int, days: int) -> Iterator[history.Server]:
+def running(folder: Path, shape: Shape) -> Iterator[history.Server]:
     """A Prometheus that watched the fleet for so long, until END."""
     chunk = math.lcm(STEP, boards.STEP, boards.SLOW_STEP) * 120
-    span = tsdb.Span(END // chunk * chunk - days * tsdb.DAY, END // chunk * chunk)
-    tsdb.write(folder / "data", span, courses(), series(engines))
+    span = tsdb.Span(END // chunk * chunk - shape.days * tsdb.DAY, END // chunk * chunk)
+    every = list(series(shape))
+    still = {course for _, course in every if course.startswith("flat ")}
+    tsdb.write(folder / "data", span, courses(still), every)
     (folder / "prometheus.yml").write_text("global: {}\n", encoding="utf-8")
     with history.running(folder) as url:
         yield history.Server(url, span.start, span.end - STEP, folder)

@@ -1,4 +1,4 @@
-"""The truth gate of the dashboards: `python -m tests.dashboards.gate` asks every panel in every world, in a table.
+"""The truth gate of the dashboards: `python -m tests.dashboards.gate [WORLD ...]` asks every panel in every world.
 
 A world is a Prometheus that holds what there would be: nothing; one engine in a state; 1, 10 or 200 engines with names
 as people have them over 5 minutes to 30 days; the moment of a missed scrape. A check returns its faults, a line each.
@@ -8,23 +8,32 @@ import json
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from tests.cases.edit import Server as Engine
-from tests.dashboards import cost, fleet, history, lint
+from tests.dashboards import cost, draw, fleet, history, lint
 from tests.dashboards.history import END, STEP, Server
 from vllm_vitals.core import render
 from vllm_vitals.core.states import State
 from vllm_vitals.dashboards import levels, links
 from vllm_vitals.dashboards.build import build
-from vllm_vitals.dashboards.recorded import MOST
+from vllm_vitals.dashboards.promql import MOST
 from vllm_vitals.dashboards.site import Site
 
 MOST_SAMPLES = 10_000_000  # in memory at once; Prometheus fails a query at 50 million
+FLEETS = (
+    fleet.Shape(1, 1), fleet.Shape(10, 7), fleet.Shape(200, 7), fleet.Shape(20, 30),
+    fleet.Shape(40, 1, ranks=16, models=20),
+)  # fmt: skip
+# What `make test` asks: a week of ten, and more models and ranks than anybody reads.
+SUBSET = {FLEETS[1]: "7 d", FLEETS[-1]: "5 min"}
+LOOKED_AT = "6 h"
 RANGES = {"5 min": 300, "6 h": 21600, "7 d": 7 * 86400, "30 d": 30 * 86400}
+Answers = Sequence[tuple[str, dict[str, Any], cost.Cost]]
 # The narrowest screen, and what a legend's row needs beside its name (px): its line, and each number.
 _SCREEN, _LETTER, _ICON, _NUMBER = 1366, 6.6, 30, 90
 SILENT = {"running": 12, "generated": 0, "prompts": 0, "started": 0, "steps": 0, "finished": 0, "waiting": 4}
@@ -36,46 +45,46 @@ STATES = {
 }  # fmt: skip
 
 
+@cache
 def boards() -> dict[str, dict[str, Any]]:
     """Every dashboard by its uid."""
     return {name.removesuffix(".json"): json.loads(text) for name, text in build(Site()).items()}
 
 
-def failing(server: Server, range_s: int) -> Iterator[str]:
-    """Queries that fail, or hold more samples in memory than they may."""
-    for uid, panels in cost.of_every(server, range_s):
-        for one in panels:
-            if one.error:
-                yield f"{uid}: {one.title}: {one.error}"
-            if one.peak > MOST_SAMPLES:
-                yield f"{uid}: {one.title}: {one.peak / 1e6:.0f} million samples at once"
-
-
-def lines(server: Server, range_s: int) -> Iterator[str]:
-    """Charts with more lines than anybody reads, or whose legend would cut off its numbers."""
+def asked(server: Server, range_s: int) -> Iterator[tuple[str, dict[str, Any], cost.Cost]]:
+    """Every open panel of every dashboard as somebody opens it: its uid, its JSON, what it answered."""
     for uid, board in boards().items():
         values = cost.chosen(server, board, range_s)
         for panel in lint.opened(board):
-            if panel["type"] != "timeseries":
-                continue
-            names = [name for target in panel["targets"] for name in _legends(server, panel, target, range_s, values)]
-            if len(names) > 2 * MOST:
+            yield uid, panel, cost.of(server, panel, range_s, values)
+
+
+def failing(answers: Answers) -> Iterator[str]:
+    """Queries that fail, or hold more samples in memory than they may."""
+    for uid, _, one in answers:
+        if one.error:
+            yield f"{uid}: {one.title}: {one.error}"
+        if one.peak > MOST_SAMPLES:
+            yield f"{uid}: {one.title}: {one.peak / 1e6:.0f} million samples at once"
+
+
+def lines(answers: Answers) -> Iterator[str]:
+    """Charts with more lines than anybody reads, or whose legend would cut off its numbers."""
+    for uid, panel, one in answers:
+        if panel["type"] == "timeseries":
+            names = list(_legends(panel, one))
+            if len(names) > MOST:
                 yield f"{uid}: {panel['title']}: {len(names)} lines"
             room = _SCREEN * panel["gridPos"]["w"] / 24 - _ICON
             room -= _NUMBER * len(panel["options"]["legend"]["calcs"])
             yield from (f"{uid}: {panel['title']}: cut: {name}" for name in names if len(name) * _LETTER > room)
 
 
-def _legends(
-    server: Server, panel: dict[str, Any], target: dict[str, Any], range_s: int, values: dict[str, str]
-) -> Iterator[str]:
-    step = cost.step_of(range_s, panel["gridPos"]["w"])
-    expr = cost.fill(target["expr"], step, range_s, values)
+def _legends(panel: dict[str, Any], one: cost.Cost) -> Iterator[str]:
     rename = next(each["options"] for each in panel["transformations"] if each["id"] == "renameByRegex")
-    found = server.ask("query_range", query=expr, start=server.end - range_s, end=server.end, step=step)
-    for series in found:
-        pattern = rename["renamePattern"].replace("$1", r"\1").replace("$2", r"\2")
-        yield re.sub(rename["regex"], pattern, _named(target, series["metric"]))
+    pattern = rename["renamePattern"].replace("$1", r"\1").replace("$2", r"\2")
+    for target, found in zip(panel["targets"], one.found, strict=True):
+        yield from (re.sub(rename["regex"], pattern, _named(target, series["metric"])) for series in found)
 
 
 def _named(target: dict[str, Any], labels: Any) -> str:
@@ -83,18 +92,14 @@ def _named(target: dict[str, Any], labels: Any) -> str:
     return re.sub(r"\{\{(\w+)\}\}", lambda of: str(labels.get(of[1], "")), target["legendFormat"])
 
 
-def lost_spells(server: Server, range_s: int) -> Iterator[str]:
+def lost_spells(server: Server, range_s: int, answers: Answers) -> Iterator[str]:
     """Days whose spell of two minutes is not in the timeline."""
-    board = boards()[links.OVERVIEW]
-    panel = next(one for one in lint.opened(board) if one["title"] == "State of each engine")
+    [(panel, one)] = [(panel, one) for _, panel, one in answers if panel["title"] == "State of each engine"]
     step = cost.step_of(range_s, panel["gridPos"]["w"])
-    [target] = panel["targets"]
-    expr = cost.fill(target["expr"], step, range_s, {})
-    found = server.ask("query_range", query=expr, start=server.end - range_s, end=server.end, step=step)
     seen = {
         int((float(at) - server.start - fleet.SPELL_AT + step) // 86400)
-        for series in found
-        for at, rank in series["values"]  # type: ignore[attr-defined]
+        for series in one.found[0]
+        for at, rank in series["values"]
         if int(rank) == State.DEATH_SPIRAL.rank
     }
     days = range_s // 86400
@@ -199,38 +204,47 @@ def _of(state: State, does: dict[str, float] | None) -> Iterator[str]:
         yield from history.stamped(text, END - STEP * ago, 'job="vllm-vitals",instance="vitals:9840"')
 
 
-def worlds(*, whole: bool) -> Iterator[tuple[str, str, list[str]]]:
-    """(world, what was asked, faults)."""
-    for name in ("empty", *(STATES if whole else ("stalled",))):
+def drawn(server: Server, range_s: int, folder: str, *, empty: bool = False) -> tuple[str, list[str]]:
+    """What was asked of the drawing, and its faults; without a program that draws, that."""
+    if not draw.program():
+        return f"panels draw, dark and light ({draw.NOT_DRAWN})", []
+    return "panels draw, dark and light", list(draw.faults(server, range_s, Path(folder), empty=empty))
+
+
+def worlds(*, whole: bool, only: Sequence[str] = ()) -> Iterator[tuple[str, str, list[str]]]:
+    """(world, what was asked, faults); ``only``: names of worlds, of all where there are none."""
+    named = ("empty", *(STATES if whole else ("stalled",)))
+    for name in (one for one in named if not only or one in only):
         with tempfile.TemporaryDirectory() as folder, of_state(Path(folder), name) as server:
-            yield name, "no query fails", list(failing(server, 300))
+            yield name, "no query fails", list(failing(list(asked(server, 300))))
             if name == "empty":
                 yield name, "no tile shows a number or is green", list(green_nothing(server))
             else:
                 yield name, "tiles show the state", list(untrue_state(server, STATES[name][0]))
-    sizes = ((1, 1), (10, 7), (200, 7), (20, 30)) if whole else ((10, 7),)
-    for engines, days in sizes:
-        with tempfile.TemporaryDirectory() as folder, fleet.running(Path(folder), engines, days) as server:
+            if whole:
+                yield name, *drawn(server, 300, folder, empty=name == "empty")
+    for shape in (one for one in (FLEETS if whole else SUBSET) if not only or str(one) in only):
+        with tempfile.TemporaryDirectory() as folder, fleet.running(Path(folder), shape) as server:
             for words, range_s in RANGES.items():
-                if range_s > days * 86400 or (not whole and words != "7 d"):
+                if range_s > shape.days * 86400 or (not whole and words != SUBSET[shape]):
                     continue
-                world = f"{engines} engine{'s' * (engines > 1)}, {words}"
-                yield world, "no query fails or holds more than 10 M samples", list(failing(server, range_s))
-                yield world, "legends keep their numbers, few lines", list(lines(server, range_s))
-                if range_s >= 86400 and engines > fleet.TROUBLED:
-                    yield world, "no spell is lost", list(lost_spells(server, range_s))
-            yield (
-                f"{engines} engine{'s' * (engines > 1)}, a missed scrape",
-                "no tile or table is emptied",
-                list(changed_by_a_missed_scrape(server)),
-            )
+                answers = list(asked(server, range_s))
+                world = f"{shape}, {words}"
+                yield world, "no query fails or holds more than 10 M samples", list(failing(answers))
+                yield world, f"legends keep their numbers, at most {MOST} lines", list(lines(answers))
+                if range_s >= 86400 and shape.engines > fleet.TROUBLED:
+                    yield world, "no spell is lost", list(lost_spells(server, range_s, answers))
+                if whole and words == LOOKED_AT:
+                    yield world, *drawn(server, range_s, folder)
+            missed = list(changed_by_a_missed_scrape(server))
+            yield f"{shape}, a missed scrape", "no tile or table is emptied", missed
 
 
 def main() -> int:
-    """Print a row a check. Return 1 where a world has a fault."""
+    """Print a row a check, of all worlds or of those that are named. Return 1 where a world has a fault."""
     broken = False
     print("| world | what is asked | |\n|---|---|---|")
-    for world, asked, faults in worlds(whole=True):
+    for world, asked, faults in worlds(whole=True, only=sys.argv[1:]):
         broken = broken or bool(faults)
         print(f"| {world} | {asked} | {'; '.join(faults) or 'holds'} |", flush=True)
     return int(broken)

@@ -19,6 +19,14 @@ from vllm_vitals.vllm.families import FAMILIES
 
 Json = dict[str, Any]
 ELSEWHERE = {"ALERTS", "ALERTS_FOR_STATE", "process_resident_memory_bytes", "process_cpu_seconds_total"}
+# DCGM's exporter and kube-state-metrics, as their own lists of metrics have them.
+BESIDE = {
+    *(f"DCGM_FI_{name}" for name in ("DEV_GPU_UTIL", "DEV_FB_USED", "DEV_FB_FREE", "DEV_POWER_USAGE", "DEV_GPU_TEMP",
+      "DEV_SM_CLOCK", "DEV_XID_ERRORS", "PROF_PIPE_TENSOR_ACTIVE", "PROF_DRAM_ACTIVE")),
+    *(f"kube_pod_{name}" for name in ("info", "status_ready", "container_status_restarts_total",
+      "container_status_last_terminated_reason", "container_status_waiting_reason")),
+}  # fmt: skip
+ALERTMANAGERS = {"alertGroups"}  # they ask a data source of another kind, by its name
 # A config with a promise, whose records dashboards may read.
 PROMISED = parse_alerts(
     {"alerts": {"slos": [{"name": "quick", "indicator": "ttft", "threshold": "10s", "share": 0.99}]}}
@@ -84,6 +92,8 @@ def variable_faults(dashboard: Json) -> list[str]:
         faults.append("the last variable is no ad hoc filter")
     del rest[-1]
     for variable in rest:
+        if variable["hide"] == 2 and "query_result(" in variable["query"]["query"] and variable["refresh"] == 2:
+            continue  # nobody chooses it
         # Engine chooses one server, the worst; everything else shows all.
         whole = variable["includeAll"] and variable["allValue"] == ".+"
         worst = variable["name"] == "target" and "query_result(sort(" in variable["query"]["query"]
@@ -95,6 +105,7 @@ def variable_faults(dashboard: Json) -> list[str]:
     if {"job", "instance"} & {variable["name"] for variable in rest}:
         faults.append("a variable over the exporter's own job or instance")
     used = {name for _, expr in expressions(dashboard) for name in re.findall(r"\$([a-z]\w*)", expr)}
+    used |= {name for panel in dashboard["panels"] for name in re.findall(r"\$([a-z]\w*)", panel["title"])}
     used |= {name for variable in rest for name in re.findall(r"\$([a-z]\w*)", variable["query"]["query"])}
     faults += [f"variable {name} is used and not there" for name in sorted(used - {v["name"] for v in rest})]
     return faults + [f"variable {v['name']} is not used" for v in rest if v["name"] not in used]
@@ -109,6 +120,8 @@ def panel_faults(panel: Json) -> list[str]:
         faults.append(f"{title!r}: a title, and one that fits its panel")
     if len(panel.get("description", "").split()) < 8:
         faults.append(f"{title}: the description must say what it means and what to do")
+    if panel["type"] in ALERTMANAGERS:
+        return faults + [f"{title}: a query"] * bool(panel["targets"])
     if panel["datasource"] != {"type": "prometheus", "uid": "${datasource}"}:
         faults.append(f"{title}: not on ${{datasource}}")
     if not defaults.get("unit"):
@@ -178,9 +191,11 @@ def names_in(expr: str) -> set[str]:
 
 
 def _known() -> set[str]:
-    known = ELSEWHERE | {
-        rule.record for g in rules(PROMISED)["recording"] for rule in g.rules if isinstance(rule, Recording)
-    }
+    known = (
+        ELSEWHERE
+        | BESIDE
+        | {rule.record for g in rules(PROMISED)["recording"] for rule in g.rules if isinstance(rule, Recording)}
+    )
     for metric in METRICS:
         suffixes = ("_bucket", "_sum", "_count") if metric.kind is Kind.HISTOGRAM else ("",)
         known |= {metric.full_name + suffix for suffix in suffixes}
@@ -196,7 +211,9 @@ def query_faults(where: str, expr: str) -> list[str]:
     except ValueError as error:
         return [*faults, f"{where}: {error}"]
     for function, selected, window in re.findall(r"\b(rate|increase|irate)\(\{?([^\[]*)\[([^\]]+)\]", expr):
-        if function == "irate" or (function == "rate" and window not in ("$__rate_interval", "5m")):
+        # Over the whole range it ranks lines, and is not drawn.
+        whole = f"[{window}] @ end()" in expr and window == "$__range"
+        if function == "irate" or (function == "rate" and window not in ("$__rate_interval", "5m") and not whole):
             faults.append(f"{where}: {function} over {window}, not $__rate_interval")
         name = selected.split("{")[0]
         if (
@@ -220,7 +237,7 @@ def _selector_faults(where: str, expr: str) -> list[str]:
         scope = [label for label in ("target", "model_name", "engine") if label in _SCOPES[base]]
         missing = [label for label in scope if not re.search(rf'{label}=~"\${label}\|?"', matchers)]
         faults += [f"{where}: {name} does not obey ${label}" for label in missing]
-    folded = r"(?:max(?: by \([^)]*\))? \((?:\w+\()?|\d+ \* \((?:\w+\()?)$"
+    folded = r"(?:max(?: by \([^)]*\))? \((?:\w+\()*|\d+ \* \((?:\w+\()?)$"
     for found in re.finditer(r"\bvllm_vitals_\w+\{", expr):
         if not re.search(folded, expr[: found.start()]):
             faults.append(f"{where}: {found[0][:-1]} is not folded by max over its identity")

@@ -60,6 +60,17 @@ def test_a_state_stands_out_from_either_background(state: State, background: str
     assert min(apart(state.spec.colour, background, eye) for eye in EYES) >= 5
 
 
+@pytest.mark.parametrize("background", BACKGROUNDS)
+def test_a_limit_is_seen_as_a_line_on_either_background(background: str) -> None:
+    drawn = [step["color"] for step in levels.lines(Levels(1, 2))["steps"][1:]]
+    assert min(apart(colour, background, eye) for colour in drawn for eye in EYES) >= LEAST
+
+
+def test_a_cell_is_filled_and_never_written_in_a_colour_that_white_swallows(panels: list[dict[str, Any]]) -> None:
+    written = [panel["title"] for panel in panels if "color-text" in json.dumps(panel["fieldConfig"]["overrides"])]
+    assert written == []
+
+
 @pytest.fixture(params=links.TITLES)
 def panels(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
     return lint.panels(json.loads(build(Site())[f"{request.param}.json"]))
@@ -76,7 +87,8 @@ def test_what_is_absent_is_grey_on_every_tile_bar_and_cell(panels: list[dict[str
         for panel in panels
         if panel["type"] not in ("timeseries", "heatmap")
         for steps in steps_of(panel)
-        if steps[0]["value"] is not None or steps[0]["color"] != levels.GREY
+        if steps[0]["value"] is not None
+        or steps[0]["color"] not in ((levels.GREY, "transparent") if panel["type"] == "table" else (levels.GREY,))
     }
     assert lowest == set()
 

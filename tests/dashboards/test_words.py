@@ -17,6 +17,7 @@ from vllm_vitals.catalog import BY_NAME, Kind
 from vllm_vitals.core import render
 from vllm_vitals.dashboards import levels, links
 from vllm_vitals.dashboards.build import build
+from vllm_vitals.dashboards.promql import drawn
 from vllm_vitals.dashboards.site import Site
 
 # Seconds a token: in vLLM's first bucket, between two, above the last.
@@ -115,7 +116,7 @@ def test_a_panel_says_which_setting_of_the_daemon_empties_it(setting: render.His
     had = set(render.TargetRenderer(histograms="all").render(engine.told[-1]))
     for board in build(Site(native=False)).values():
         for one in lint.panels(json.loads(board)):
-            read = {name for target in one["targets"] for name in lint.names_in(target["expr"])}
+            read = {name for target in one["targets"] for name in lint.names_in(drawn(target["expr"]))}
             families = {re.sub(r"^vllm_vitals_|_(bucket|sum|count)$", "", name) for name in read} & set(BY_NAME)
             if families & had and all(BY_NAME[name].kind is Kind.HISTOGRAM for name in families):
                 [said] = re.findall(r"histograms: (.+)\.\)", one["fieldConfig"]["defaults"]["noValue"])

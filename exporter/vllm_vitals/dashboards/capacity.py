@@ -5,7 +5,7 @@ from typing import Any
 from vllm_vitals.dashboards import field_config, links, panels, pools, recorded, theme
 from vllm_vitals.dashboards.annotations import models_in_trouble
 from vllm_vitals.dashboards.panels import Column, Panel
-from vllm_vitals.dashboards.promql import ratio
+from vllm_vitals.dashboards.promql import MOST, ratio
 from vllm_vitals.dashboards.query import Query
 from vllm_vitals.dashboards.site import Site
 from vllm_vitals.dashboards.theme import Row
@@ -106,20 +106,21 @@ def _useful() -> str:
 
 
 def _headroom(site: Site) -> Panel:
-    share: dict[str, Any] = {"unit": "percentunit", "decimals": 0, "width": 125}
+    # Narrow, so that there is room for a model's name.
+    share: dict[str, Any] = {"unit": "percentunit", "decimals": 0, "width": 105}
     shown: tuple[tuple[str, str, dict[str, Any]], ...] = (
-        (pools.engines(), "Engines", {"decimals": 0, "width": 75}),
-        (f"1 - {pools.peak(boards.USED)}", "Least KV left", share | {"levels": site.scale.kv_left}),
-        (pools.left(0.05), "KV left, p5", share),
-        (pools.left(0.5), "KV left, median", share | {"width": 125}),
-        (pools.nearly_full(), "Time above 90 %", share | {"decimals": 1, "width": 125}),
-        (pools.peak(boards.DEMAND), "Demand, peak", share | {"levels": site.scale.kv_demand}),
-        (pools.peak(boards.SLOTS), "Slots used, peak", share | {"width": 125}),
-        (pools.knee(), "Knee from", {"decimals": 0, "width": 90}),
-        (pools.middle(boards.USEFUL), "Tokens/s, median", {"unit": "short", "width": 130}),
-        (pools.peak(boards.USEFUL), "Tokens/s, peak", {"unit": "short", "width": 120}),
+        (pools.engines(), "Engines", {"decimals": 0, "width": 70}),
+        (f"1 - {pools.peak(boards.USED)}", "Least KV left", share | {"levels": site.scale.kv_left, "width": 115}),
+        (pools.left(0.05), "KV left, p5", share | {"width": 90}),
+        (pools.left(0.5), "KV left, p50", share | {"width": 95}),
+        (pools.nearly_full(), "Above 90 %", share | {"decimals": 1, "width": 95}),
+        (pools.peak(boards.DEMAND), "Peak demand", share | {"levels": site.scale.kv_demand}),
+        (pools.peak(boards.SLOTS), "Peak slots", share | {"width": 90}),
+        (pools.knee(), "Knee from", {"decimals": 0, "width": 85}),
+        (pools.middle(boards.USEFUL), "Tokens/s, p50", {"unit": "short", "width": 110}),
+        (pools.peak(boards.USEFUL), "Tokens/s, peak", {"unit": "short", "width": 115}),
     )  # fmt: skip
-    names = [Column("model_name", "Model"), Column(boards.SIZE, "KV tokens", width=95)]
+    names = [Column("model_name", "Model"), Column(boards.SIZE, "KV tokens", width=85)]
     values = [Column(f"Value #{chr(ord('A') + at)}", name, **look) for at, (_, name, look) in enumerate(shown)]
     return panels.table(
         "Room by model and hardware",
@@ -211,15 +212,16 @@ def _knee(site: Site) -> tuple[Panel, ...]:
 
 
 def _trend(site: Site) -> tuple[Panel, ...]:
-    def peak(record: str, ago: str = "") -> str:
-        return f"max by ({pools.BY}) (max_over_time({recorded.of_model(record)}[1h]{ago and f' offset {ago}'}))"
-
+    half = MOST // 2  # the same pools a week ago are the other
     return (
         panels.timeseries(
             "KV cache, hourly peak",
             "The fullest engine of each pool over the hour before, and the same a week ago (dashed). Compare peaks "
             "from week to week, not single hours.",
-            [Query(peak(boards.USED), pools.LEGEND), Query(peak(boards.USED, "1w"), f"a week ago: {pools.LEGEND}")],
+            [
+                Query(pools.hourly(boards.USED, half), pools.LEGEND),
+                Query(pools.hourly(boards.USED, half, "1w"), f"a week ago: {pools.LEGEND}"),
+            ],
             "percentunit",
             "No engine reports KV usage.",
             levels=site.scale.kv_usage,
@@ -230,7 +232,7 @@ def _trend(site: Site) -> tuple[Panel, ...]:
             "Slots used, hourly peak",
             "Largest share of max_num_seqs in use over the hour before. At 100 % requests queue, whatever the KV "
             "usage.",
-            [Query(peak(boards.SLOTS), pools.LEGEND)],
+            [Query(pools.hourly(boards.SLOTS, MOST), pools.LEGEND)],
             "percentunit",
             "max_num_seqs is not known: give the start-up log or set it in the config.",
             high=1,
@@ -239,7 +241,10 @@ def _trend(site: Site) -> tuple[Panel, ...]:
             "Useful tokens per second, hourly peak",
             "All engines of each pool together, and the same a week ago (dashed). The growth of this line is what "
             "you plan for.",
-            [Query(peak(boards.USEFUL), pools.LEGEND), Query(peak(boards.USEFUL, "1w"), f"a week ago: {pools.LEGEND}")],
+            [
+                Query(pools.hourly(boards.USEFUL, half), pools.LEGEND),
+                Query(pools.hourly(boards.USEFUL, half, "1w"), f"a week ago: {pools.LEGEND}"),
+            ],
             "short",
             "No tokens were produced in this range.",
             overrides=[_past()],
@@ -270,7 +275,7 @@ def _cost(site: Site) -> tuple[Panel, ...]:
             "Work lost to recomputation",
             "Of all the tokens that the engines computed in the range, the share that had been computed before and was "
             "thrown away: the recompute tax, weighed by work. Multiply by the GPUs' price.",
-            [Query(f"sort_desc({_lost_share()})", "{{model_name}}", instant=True)],
+            [Query(f"sort_desc(topk({MOST}, {_lost_share()}))", "{{model_name}}", instant=True)],
             "percentunit",
             "No work was done in this range.",
             width=12,

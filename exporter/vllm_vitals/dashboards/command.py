@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from vllm_vitals.dashboards.links import ALERTMANAGER
 from vllm_vitals.generated import config_option, drift, mode_option, needing_packages, out_option, report, write
 
 
@@ -15,7 +16,11 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
         "--format", "form", type=click.Choice(["grafana", "kubernetes"]), default="grafana", show_default=True,
         help="JSON files, or ConfigMaps that hold them.",
     )  # fmt: skip
-    return config_option(mode_option("both")(form(out_option("dashboards")(command))))
+    alertmanager = click.option(
+        "--alertmanager", default=ALERTMANAGER, show_default=True, metavar="NAME",
+        help="Grafana's data source for groups and silences; '' for none.",
+    )  # fmt: skip
+    return config_option(mode_option("both")(form(alertmanager(out_option("dashboards")(command)))))
 
 
 @click.group()
@@ -25,20 +30,20 @@ def dashboards() -> None:
 
 @dashboards.command()
 @_options
-def build(path: Path | None, modes: frozenset[str], form: str, out: Path) -> None:
+def build(path: Path | None, modes: frozenset[str], form: str, alertmanager: str, out: Path) -> None:
     """Write the dashboards."""
-    write(out, _generated(path, modes, form))
+    write(out, _generated(path, modes, form, alertmanager))
 
 
 @dashboards.command()
 @_options
-def check(path: Path | None, modes: frozenset[str], form: str, out: Path) -> None:
+def check(path: Path | None, modes: frozenset[str], form: str, alertmanager: str, out: Path) -> None:
     """Compare the files with what build would write; exit 1 and print a diff if they differ."""
-    texts = _generated(path, modes, form)
+    texts = _generated(path, modes, form, alertmanager)
     report(drift(out, texts, ["*.json" if form == "grafana" else "*.yml"]), f"vllm-vitals dashboards build -o {out}")
 
 
-def _generated(path: Path | None, modes: frozenset[str], form: str) -> dict[str, str]:
+def _generated(path: Path | None, modes: frozenset[str], form: str, alertmanager: str) -> dict[str, str]:
     with needing_packages():
         from vllm_vitals.config import section  # noqa: PLC0415
         from vllm_vitals.config.alerts import Config  # noqa: PLC0415
@@ -46,7 +51,7 @@ def _generated(path: Path | None, modes: frozenset[str], form: str) -> dict[str,
         from vllm_vitals.dashboards import readme  # noqa: PLC0415
         from vllm_vitals.dashboards.site import Site  # noqa: PLC0415
     config = section.alerts(path) if path else Config()
-    files = dashboards_build.build(Site("daemon" in modes, "native" in modes, config))
+    files = dashboards_build.build(Site("daemon" in modes, "native" in modes, config, alertmanager))
     kubernetes = form == "kubernetes"
     texts = dashboards_build.as_configmaps(files) if kubernetes else files
     return {**texts, "README.md": readme.render(files, kubernetes=kubernetes)}

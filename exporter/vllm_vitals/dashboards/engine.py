@@ -1,14 +1,16 @@
 """Engine: one engine's vital signs, the evidence for its state, and which knob to turn first."""
 
+from dataclasses import replace
 from typing import Any
 
-from vllm_vitals.dashboards import canary, details, field_config, links, panels, states, tail, theme
+from vllm_vitals.dashboards import beside, canary, details, field_config, links, panels, recorded, states, tail, theme
 from vllm_vitals.dashboards.annotations import incidents, state_changes
 from vllm_vitals.dashboards.panels import Column, Panel
 from vllm_vitals.dashboards.promql import (
     BY_ENGINE,
     ENGINE_BRIEFLY,
     ENGINE_LEGEND,
+    MOST,
     folded_target,
     gauge,
     of_engine,
@@ -20,6 +22,14 @@ from vllm_vitals.dashboards.site import Site
 from vllm_vitals.dashboards.theme import Row
 from vllm_vitals.rules.promql import number
 from vllm_vitals.rules.text import duration_words
+
+# Lines that an engine has in a chart, where they are more than its queries.
+LINES = {
+    "Running and waiting": 4, "Tail ratio p99 / p50, with bounds": 3, "Accepted by position in the draft": 8,
+    "Cached prompt tokens per second, by tier": 5, "Requests whose KV is being fetched": 4,
+    "KV bytes moved per second": 4, "Time a KV transfer takes": 4, "KV transfer failures per second": 4,
+    "Blocks in CPU memory": 6, "Offloading memory held by transfers": 2, "Faults and marks of requests": 5,
+}  # fmt: skip
 
 
 def build(site: Site) -> dict[str, Any]:
@@ -33,14 +43,31 @@ def build(site: Site) -> dict[str, Any]:
         Row("Does it answer?", canary.row()),
         *details.rows(site),
     )
+    few = tuple(replace(row, panels=tuple(_few(panel) for panel in row.panels)) for row in rows)
     return theme.dashboard(
         links.ENGINE,
         "Why is this engine slow, and which knob first? Opens with the worst server of the models chosen; with several "
         "engines, tiles show the worst.",
-        rows,
+        (*few, *beside.rows()),
         variables=("model_name", "worst target", "engine"),
+        hidden=beside.hidden(),
         annotations=(incidents(), state_changes(shown=True)),
     )
+
+
+def _few(panel: Panel) -> Panel:
+    """Return a chart of no more than the engines whose lines somebody can read."""
+    if panel.kind != "timeseries":
+        return panel
+    count = max(1, MOST // LINES.get(panel.title, len(panel.queries)))
+    # What is of a server has no engine to be worse than another.
+    drawn = tuple(
+        replace(one, expr=recorded.few(one.expr, count)) if "$engine" in one.expr else one for one in panel.queries
+    )
+    if drawn == panel.queries:
+        return panel
+    said = f" Of the engines chosen, the {count} worst." if count > 1 else " Of the engines chosen, the worst."
+    return replace(panel, queries=drawn, why=panel.why + said)
 
 
 def _finishes(site: Site) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from vllm_vitals.config.objectives import Slo
 from vllm_vitals.dashboards import panels, recorded, states
 from vllm_vitals.dashboards.panels import Column, Panel
-from vllm_vitals.dashboards.promql import gauge
+from vllm_vitals.dashboards.promql import MOST, gauge, most
 from vllm_vitals.dashboards.query import Query
 from vllm_vitals.dashboards.site import Levels, Site
 from vllm_vitals.rules import concurrency, slo
@@ -17,6 +17,8 @@ from vllm_vitals.rules.promql import number
 
 _NONE = "No objective is recorded: set alerts.slos and build the rules, or nothing has finished yet."
 _WINDOWS = sorted({window for _, long, short, _, _ in slo.WINDOWS for window in (long, short)})
+# What advice's directions are called; to set one is its own word.
+_VERBS = {"up": "raise", "down": "lower", "do": ""}
 # Promises whose burn is drawn, each over every window.
 _SHOWN = 2
 BURN = "Budget burn, by window"
@@ -24,17 +26,21 @@ BURN = "Budget burn, by window"
 
 def models(site: Site) -> Panel:
     """Return the table of models."""
-    share: dict[str, Any] = {"unit": "percentunit", "decimals": 2, "width": 95}
+    share: dict[str, Any] = {"unit": "percentunit", "decimals": 2, "width": 85}
     advice = gauge("advice", keep=("knob", "direction"))
-    knob = f"topk by (model_name) (1, max by (model_name, knob, direction) ({advice} == 1))"
+    first = f"topk by (model_name) (1, max by (model_name, knob, direction) ({advice} == 1))"
+    for direction, verb in _VERBS.items():
+        first = f'label_replace({first}, "direction", "{verb}", "direction", "{direction}")'
+    knob = f'label_join({first}, "turn", " ", "direction", "knob")'
     cap = f"min by (model_name) ({recorded.of_engine(concurrency.CAP)})"
     shown: list[tuple[str, Column]] = [
-        (recorded.model_rank(), Column("", "State", mappings=states.mappings(), width=110)),
-        (recorded.serving(), Column("", "Serving", decimals=0, width=75)),
-        (recorded.engines(), Column("", "of", decimals=0, width=55)),
-        (recorded.worst_engine(), Column("", "Worst engine is", mappings=states.mappings(), width=125)),
-        (cap, Column("", "Cap to", decimals=0, width=75)),
+        (recorded.model_rank(), Column("", "State", mappings=states.mappings(), width=105)),
+        (recorded.serving(), Column("", "Serving", decimals=0, width=70)),
+        (recorded.engines(), Column("", "of", decimals=0, width=45)),
+        (recorded.worst_engine(), Column("", "Worst engine", mappings=states.mappings(), width=120)),
+        (cap, Column("", "Cap to", decimals=0, width=65)),
         (knob, Column("", "", width=1)),
+        (recorded.model_age(), Column("", "Age", "s", levels=site.scale.sample_age, decimals=0, width=60)),
         (f"min by (model_name) ({_attained()})", Column("", "Attained", **share)),
     ]
     if site.config.slos:
@@ -50,22 +56,26 @@ def models(site: Site) -> Panel:
     }  # fmt: skip
     named = {
         "Model": Column("model_name", "Model"), "Server": Column("target", "Server"),
-        "Knob": Column("knob", "First knob", width=170), "Direction": Column("direction", "Turn it", width=80),
+        "Knob": Column("turn", "First knob", width=195),
+        "Trend": Column(panels.TREND, "First token, p99", "s", width=140, spark=True),
     }  # fmt: skip
-    order = ("State", "Model", "Serving", "of", "Attained", "Budget left", "Worst engine is", "Server", "Knob",
-             "Direction", "Cap to")  # fmt: skip
+    order = ("State", "Model", "Trend", "Serving", "of", "Attained", "Budget left", "Worst engine", "Server", "Knob",
+             "Cap to", "Age")  # fmt: skip
     every = by_header | named
     return panels.table(
         "Models, worst first",
         "One row a model. Its state is the worst that a third of its engines are in, so that one dead engine of 200 "
-        "does not paint it red; the worst engine stands beside it. Cap to: requests an evicting engine can carry, to "
-        "set at the gateway. Attained: of the requests in this range, the share that met the objective.",
+        "does not paint it red; the worst engine stands beside it. First token: the p99 over this range, and now. Cap "
+        "to: requests an evicting engine can carry, to set at the gateway. Attained: of the requests in this range, "
+        "the share that met the objective. Age: of the newest sample, which a table shows for two minutes.",
         [expr for expr, _ in shown],
         [every[header] for header in order if header in every],
         f"Nothing to show: {recorded.NOT_LOADED}.",
         sort="State",
+        then="Worst engine",
         width=24,
         height=7,
+        trend=recorded.late_first_token(),
     )
 
 
@@ -82,10 +92,16 @@ def promises(site: Site) -> tuple[Panel, ...]:
             "Objective attained",
             "Of the requests of each step, the share that met the objective, by promise and model. Below the promised "
             "share, the budget is being spent.",
-            [Query(f"max by (model_name, slo) ({_share('')})", "{{slo}} {{model_name}}")],
+            [
+                Query(
+                    most(f"max by (model_name, slo) ({_share('')})", "model_name, slo", _burnt(slo.burn(3600))),
+                    "{{slo}} {{model_name}}",
+                )
+            ],
             "percentunit",
             _NONE,
             high=1,
+            low_is_bad=True,
         ),
         panels.timeseries(
             BURN,
@@ -102,7 +118,7 @@ def promises(site: Site) -> tuple[Panel, ...]:
                 "Error budget left, of this range",
                 "What is left of the bad requests that the promise allows, over this range. Choose 30 days to see the "
                 "month's. Below 0, the promise is broken.",
-                [Query(left, "{{slo}} {{model_name}}", instant=True)],
+                [Query(f"sort(bottomk({MOST}, {left}))", "{{slo}} {{model_name}}", instant=True)],
                 "percentunit",
                 _NONE,
                 high=1,
@@ -114,9 +130,12 @@ def promises(site: Site) -> tuple[Panel, ...]:
 
 def _fastest(record: str) -> str:
     """Return a window's burn, of the promises that burn fastest in the range."""
-    burn = recorded.of_model(record)
-    most = f"topk({_SHOWN}, max by (model_name, slo) (max_over_time({burn}[$__range] @ end())))"
-    return f"max by (model_name, slo) ({burn}) and on (model_name, slo) {most}"
+    each = f"max by (model_name, slo) ({recorded.of_model(record)})"
+    return most(each, "model_name, slo", _burnt(record), _SHOWN)
+
+
+def _burnt(record: str) -> str:
+    return recorded.peak(record, "model_name, slo")
 
 
 def _words(window: int) -> str:

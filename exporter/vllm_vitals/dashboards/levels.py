@@ -17,6 +17,8 @@ from vllm_vitals.rules.promql import number
 GREEN, YELLOW, RED = (state.spec.colour for state in (State.HEALTHY, State.PREEMPTING, State.DEATH_SPIRAL))
 # Not known, or not judged.
 GREY = State.UNKNOWN.spec.colour
+# A limit as a line: the yellow of a tile is not seen on white.
+AMBER = "#C99700"
 # Below every number that a panel shows; Grafana gives what is absent the colour of the lowest step.
 _ANY = -1
 
@@ -34,6 +36,13 @@ def steps(levels: Levels | None) -> dict[str, Any]:
     return {"mode": "absolute", "steps": [{"color": colour, "value": value} for value, colour in found]}
 
 
+def quiet(levels: Levels) -> dict[str, Any]:
+    """Return the same for a table's cells: filled where a limit is passed, to be read on white, too."""
+    loud = steps(levels)
+    plain = {"color": "transparent"}
+    return loud | {"steps": [one | plain if one["color"] in (GREY, GREEN) else one for one in loud["steps"]]}
+
+
 def _closed(rising: list[tuple[float, str]], levels: Levels) -> list[tuple[float, str]]:
     """Leave out the colour of a limit that is not there."""
     if levels.bad is None:
@@ -43,7 +52,7 @@ def _closed(rising: list[tuple[float, str]], levels: Levels) -> list[tuple[float
 
 def lines(levels: Levels | None) -> dict[str, Any]:
     """Return the limits of a chart, drawn as lines: what lies below them has no colour."""
-    limits = [] if levels is None else [(levels.warn, YELLOW), (levels.bad, RED)]
+    limits = [] if levels is None else [(levels.warn, AMBER), (levels.bad, RED)]
     drawn = sorted((limit, colour) for limit, colour in limits if limit is not None)
     first: dict[str, Any] = {"color": "text", "value": None}
     return {"mode": "absolute", "steps": [first, *({"color": colour, "value": value} for value, colour in drawn)]}

@@ -14,6 +14,9 @@ WORKLOAD = "vllm-vitals-workload"
 CAPACITY = "vllm-vitals-capacity"
 SELF = "vllm-vitals-self"
 
+# What deploy/grafana, and kube-prometheus-stack, call the data source.
+ALERTMANAGER = "Alertmanager"
+
 TITLES: Mapping[str, str] = {
     OVERVIEW: "vLLM vitals · Overview",
     ENGINE: "vLLM vitals · Engine",

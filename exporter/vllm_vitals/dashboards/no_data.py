@@ -9,6 +9,7 @@ from typing import Any
 
 from vllm_vitals.catalog import METRICS, NAMESPACE, NORMALISED, Kind
 from vllm_vitals.config.alerts import Config
+from vllm_vitals.dashboards.promql import drawn
 from vllm_vitals.dashboards.site import Site
 from vllm_vitals.rules import boards
 
@@ -28,7 +29,7 @@ def explain_absent(dashboard: dict[str, Any], site: Site) -> dict[str, Any]:
 def _explained(panel: dict[str, Any], site: Site) -> dict[str, Any]:
     if "panels" in panel:
         return panel | {"panels": [_explained(inner, site) for inner in panel["panels"]]}
-    queries = [target["expr"] for target in panel.get("targets", ())]
+    queries = [drawn(target["expr"]) for target in panel.get("targets", ())]
     if not queries or panel["type"] == "stat":
         return panel
     defaults = panel["fieldConfig"]["defaults"]

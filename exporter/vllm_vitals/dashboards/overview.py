@@ -3,10 +3,25 @@
 from dataclasses import replace
 from typing import Any
 
-from vllm_vitals.dashboards import field_config, front, levels, links, panels, promql, recorded, states, theme, wait
+from vllm_vitals.dashboards import field_config, front, levels, links, panels, recorded, states, theme, wait
 from vllm_vitals.dashboards.annotations import models_in_trouble
 from vllm_vitals.dashboards.panels import Column, Panel
-from vllm_vitals.dashboards.promql import ENGINE_BRIEFLY, bounded, gauge, in_words, quantile, rate, total
+from vllm_vitals.dashboards.promql import (
+    BY_ENGINE,
+    ENGINE_BRIEFLY,
+    MOST,
+    age,
+    bounded,
+    gauge,
+    in_words,
+    metric,
+    most,
+    overall,
+    quantile,
+    rate,
+    selector,
+    total,
+)
 from vllm_vitals.dashboards.query import Query
 from vllm_vitals.dashboards.site import ANY_IS_BAD, ANY_IS_ODD, Site
 from vllm_vitals.dashboards.theme import Row
@@ -29,6 +44,7 @@ def build(site: Site) -> dict[str, Any]:
         Row("Promises to users", front.promises(site)),
         Row("Since when", _when(site)),
         Row("The vital signs, worst engine of each model", _signs(site)),
+        *((_silenced(site),) if site.alertmanager else ()),
     )
     return theme.dashboard(
         links.OVERVIEW,
@@ -48,19 +64,20 @@ def _tiles(site: Site) -> tuple[Panel, ...]:
             "The worst state that a third of some model's engines are in. Red, pink or purple: its users are affected, "
             "open it now. Orange and yellow: work is lost, read its advice. Blue: full, no harm. One engine of many is "
             "in the next tile.",
-            [Query(f"min({recorded.model_rank()})", instant=True)],
+            [Query(recorded.worst_model(), "{{model}}", instant=True)],
             "none",
             "not recorded",
             mappings=states.mappings(),
+            named=True,
         ),
         panels.stat(
             "Engines in trouble",
             "Engines whose state affects users, engines whose state wastes work, and all engines in view. The first "
             "must be 0.",
             [
-                Query(f"sum({promql.gauge('state', hurting)})", "hurting", instant=True),
-                Query(f"sum({promql.gauge('state', costly)})", "wasteful", instant=True),
-                Query(f"count({promql.gauge('state')})", "all", instant=True),
+                Query(f"sum({gauge('state', hurting)})", "hurting", instant=True),
+                Query(f"sum({gauge('state', costly)})", "wasteful", instant=True),
+                Query(f"count({gauge('state')})", "all", instant=True),
             ],
             "none",
             "no engine seen",
@@ -85,6 +102,7 @@ def _tiles(site: Site) -> tuple[Panel, ...]:
             "none",
             "none, or no rules",
             named=True,
+            width=3,
             levels=ANY_IS_ODD,
             overrides=[field_config.by_name("page", thresholds=levels.steps(ANY_IS_BAD))],
         ),
@@ -122,8 +140,27 @@ def _tiles(site: Site) -> tuple[Panel, ...]:
             mappings=[wait.endless()],
             levels=site.scale.expected_wait,
             decimals=1,
+            width=3,
+        ),
+        panels.stat(
+            "Age",
+            "How old the newest sample is, of the engine where it is oldest. Tiles and tables show the last sample of "
+            "two minutes, so that a missed scrape changes nothing; when this one is yellow, they show the past: see "
+            "Self-monitoring.",
+            [Query(f"max({_age(BY_ENGINE)})", instant=True)],
+            "s",
+            "no engine seen",
+            levels=site.scale.sample_age,
+            decimals=0,
+            width=2,
         ),
     )
+
+
+def _age(by: str) -> str:
+    """Return how old (s) the newest sample of each engine is."""
+    of = metric("state_since_timestamp_seconds")
+    return age(f"{of.full_name}{selector(of)}", by)
 
 
 def _slowest(p99: str) -> Query:
@@ -134,33 +171,34 @@ def _slowest(p99: str) -> Query:
 def _p99(site: Site, derived: str, histogram: str) -> str:
     """Return the daemon's own figure per engine or, without a daemon, one from vLLM's buckets."""
     # Without traffic a quantile is NaN, which is no number to show.
-    raw = f"({quantile(0.99, histogram, replace(site, daemon=False, native=True), promql.BY_ENGINE)} >= 0)"
-    return f" or on ({promql.BY_ENGINE}) ".join([derived] * site.daemon + [raw] * site.native)
+    raw = f"({quantile(0.99, histogram, replace(site, daemon=False, native=True), BY_ENGINE)} >= 0)"
+    return f" or on ({BY_ENGINE}) ".join([derived] * site.daemon + [raw] * site.native)
 
 
 def _who(site: Site) -> tuple[Panel, ...]:
     scale = site.scale
-    waiting = total(gauge("requests_waiting", keep=("reason",)), promql.BY_ENGINE)
+    waiting = total(gauge("requests_waiting", keep=("reason",)), BY_ENGINE)
     share = {"unit": "percentunit", "decimals": 0}
     shown: tuple[tuple[str, str, dict[str, Any]], ...] = (
-        ("State", states.worst_rank(), {"mappings": states.mappings(), "width": 110}),
-        ("For", f"time() - {gauge('state_since_timestamp_seconds')}", {"unit": "dtdurations", "width": 90}),
-        ("Running", gauge("requests_running"), {"decimals": 0, "width": 75}),
-        ("Waiting", waiting, {"decimals": 0, "width": 75}),
-        ("KV max", gauge("kv_cache_usage_max_ratio"), share | {"levels": scale.kv_usage, "width": 75}),
+        ("State", states.worst_rank(), {"mappings": states.mappings(), "width": 105}),
+        ("For", f"time() - {gauge('state_since_timestamp_seconds')}", {"unit": "dtdurations", "width": 85}),
+        ("Running", gauge("requests_running"), {"decimals": 0, "width": 70}),
+        ("Waiting", waiting, {"decimals": 0, "width": 70}),
+        ("KV max", gauge("kv_cache_usage_max_ratio"), share | {"levels": scale.kv_usage, "width": 65}),
         ("R", gauge("preemptions_per_completion"),
-         {"levels": scale.preemptions_per_completion, "decimals": 2, "width": 65}),
-        ("Recompute tax", gauge("recompute_tax_ratio"), share | {"levels": scale.recompute_tax, "width": 115}),
-        ("Tokens/s", gauge("useful_tokens_per_second"), {"unit": "short", "width": 85}),
-        ("Truncated", gauge("truncated_ratio"), share | {"levels": scale.truncated, "width": 90}),
+         {"levels": scale.preemptions_per_completion, "decimals": 2, "width": 50}),
+        ("Recompute tax", gauge("recompute_tax_ratio"), share | {"levels": scale.recompute_tax, "width": 110}),
+        ("Tokens/s", gauge("useful_tokens_per_second"), {"unit": "short", "width": 75}),
+        ("Truncated", gauge("truncated_ratio"), share | {"levels": scale.truncated, "width": 80}),
         ("Expected wait", wait.of_each(),
-         {"unit": "s", "levels": scale.expected_wait, "mappings": [wait.endless()], "width": 130}),
+         {"unit": "s", "levels": scale.expected_wait, "mappings": [wait.endless()], "width": 115}),
+        ("Age", _age(BY_ENGINE), {"unit": "s", "levels": scale.sample_age, "decimals": 0, "width": 60}),
     )  # fmt: skip
     link = [field_config.row_to_engine()]
     names = [
         Column("model_name", "Model", links=link),
         Column("target", "Server", links=link),
-        Column("engine", "Engine", links=link, width=70),
+        Column("engine", "Engine", links=link, width=60),
     ]
     values = [Column(f"Value #{chr(ord('A') + i)}", name, **look) for i, (name, _, look) in enumerate(shown)]
     return (
@@ -193,7 +231,7 @@ def _when(site: Site) -> tuple[Panel, ...]:
     return (
         panels.state_timeline(
             "State of each engine",
-            f"What the worst engines of the range (at most {recorded.MOST}) were doing, and since when; each band is "
+            f"What the worst engines of the range (at most {MOST}) were doing, and since when; each band is "
             "the worst state of its step, so that no spell is lost in a long range. Read it from the first colour that "
             "is not green: what came before a spiral is usually its cause. Click a band to open the engine.",
             [Query(recorded.rank_over_time(), ENGINE_BRIEFLY)],
@@ -228,7 +266,7 @@ def _when(site: Site) -> tuple[Panel, ...]:
             "Useful tokens per second",
             "Generated plus computed prompt tokens, recomputation left out, by model. Falling while requests run and "
             "wait is the mark of a death spiral.",
-            [Query(recorded.total("useful_tokens_per_second"), "{{model_name}}")],
+            [Query(recorded.largest("useful_tokens_per_second"), "{{model_name}}")],
             "short",
             "No tokens were produced in this range.",
             width=6,
@@ -237,7 +275,7 @@ def _when(site: Site) -> tuple[Panel, ...]:
             "Requests waiting",
             "Queued requests by model. A steady queue without preemptions is a capacity problem; one that grows under"
             " preemption is not.",
-            [Query(recorded.total("requests_waiting"), "{{model_name}}")],
+            [Query(recorded.largest("requests_waiting"), "{{model_name}}")],
             "short",
             "No engine has been seen in this range.",
             width=6,
@@ -249,7 +287,11 @@ def _when(site: Site) -> tuple[Panel, ...]:
             "of a hang, or of a start-up that compiles.",
             [
                 Query(
-                    f"round(300 * sum by (source, kind) ({rate('log_engine_errors_total', over='5m')})) > 0",
+                    most(
+                        f"round(300 * sum by (source, kind) ({rate('log_engine_errors_total', over='5m')})) > 0",
+                        "source, kind",
+                        overall("log_engine_errors_total", "source, kind"),
+                    ),
                     "{{source}} {{kind}}",
                 )
             ],
@@ -303,3 +345,17 @@ def _signs(site: Site) -> tuple[Panel, ...]:
             width=6,
         ),
     )
+
+
+def _silenced(site: Site) -> Row:
+    """Return what Prometheus does not know of alerts, from a data source of another kind; closed, since few have it."""
+    name = site.alertmanager
+    shown = panels.alert_groups(
+        f"Groups and silences of {name}",
+        f"What Alertmanager made of the alerts: how they are grouped, who was told, what is silenced. It reads the "
+        f"data source called {name}, and also says 'No alerts' where Grafana has none of this name: then "
+        "believe Firing alerts.",
+        name,
+        'alertname=~"VLLM.*"',
+    )
+    return Row(f"Details · Alertmanager, where Grafana has the data source {name}", (shown,), closed=True)

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vllm_vitals.dashboards.field_config import by_name
-from vllm_vitals.dashboards.levels import GREEN, RED, in_words, lines, steps
+from vllm_vitals.dashboards.levels import GREEN, RED, in_words, lines, quiet, steps
 from vllm_vitals.dashboards.query import Query
 from vllm_vitals.dashboards.site import Levels
 
 COLUMNS = 24
+# The field of a table that holds the lines of its `trend`.
+TREND = "Trend"
 # A value mapping for yes/no columns.
 YES_NO = {
     "type": "value",
@@ -57,14 +59,18 @@ class Column:
     decimals: int | None = None
     links: Sequence[dict[str, Any]] = ()
     empty: str = "–"
+    spark: bool = False
 
 
 def timeseries(
     title: str, why: str, queries: Iterable[Query], unit: str, empty: str, *,
     width: int = 8, height: int = 8, levels: Levels | None = None, high: float | None = None,
-    stack: bool = False, overrides: Iterable[dict[str, Any]] = (),
+    stack: bool = False, overrides: Iterable[dict[str, Any]] = (), low_is_bad: bool = False,
 ) -> Panel:  # fmt: skip
-    """Draw lines over time; limits are dashed lines, so that the distance to them shows."""
+    """Draw lines over time; limits are dashed lines, so that the distance to them shows.
+
+    ``low_is_bad``: a share near 1, of which the lowest come first, and whose axis begins where the lowest is.
+    """
     custom: dict[str, Any] = {
         "drawStyle": "line", "lineWidth": 1, "fillOpacity": 25 if stack else 6, "showPoints": "never",
         "spanNulls": False, "lineInterpolation": "linear", "axisSoftMax": _room(unit, levels),
@@ -72,13 +78,18 @@ def timeseries(
         "stacking": {"mode": "normal" if stack else "none", "group": "A"},
     }  # fmt: skip
     shown = ("lastNotNull", "max") if width > 6 else ("lastNotNull",)
-    defaults = _defaults(None, color={"mode": "palette-classic"}, custom=custom, min=0) | {"thresholds": lines(levels)}
+    if low_is_bad:
+        custom |= {"axisSoftMin": 0.9, "axisSoftMax": 1, "fillOpacity": 0}
+    least = {} if low_is_bad else {"min": 0}
+    defaults = _defaults(None, color={"mode": "palette-classic"}, custom=custom, **least) | {
+        "thresholds": lines(levels)
+    }
     if high is not None:
         defaults["max"] = high
     options = {
         "legend": {
             "showLegend": True, "displayMode": "table", "placement": "bottom", "calcs": list(shown),
-            "sortBy": "Last *", "sortDesc": True,
+            "sortBy": "Last *", "sortDesc": not low_is_bad,
         },
         "tooltip": {"mode": "multi", "sort": "desc"},
     }  # fmt: skip
@@ -184,11 +195,26 @@ def heatmap(
 
 def table(
     title: str, why: str, queries: Iterable[str], columns: Sequence[Column], empty: str, *,
-    width: int = COLUMNS, height: int = 8, sort: str = "",
+    width: int = COLUMNS, height: int = 8, sort: str = "", then: str = "", trend: str = "",
 ) -> Panel:  # fmt: skip
-    """Instant values joined by their labels; only the columns named are shown, in their order."""
-    asked = tuple(Query(expr, legend="", instant=True, format="table") for expr in queries)
-    fields = [(column.field, column.header, place) for place, column in enumerate(columns)]
+    """Instant values joined by their labels; only the columns named are shown, in their order.
+
+    ``sort``, ``then``: headers to sort by.
+    ``trend``: an expression over the range, a small line a row, in the column whose field is ``TREND``.
+    """
+    asked = [Query(expr, legend="", instant=True, format="table") for expr in queries]
+    made: list[dict[str, Any]] = []
+    drawn = ""
+    if trend:
+        ref = chr(ord("A") + len(asked))
+        drawn = f"{TREND} #{ref}"
+        asked.append(Query(trend, legend=""))
+        # Without the filter, a table of one row would be taken for a line of one point.
+        one = {"id": "byRefId", "options": ref}
+        made.append({"id": "timeSeriesTable", "options": {ref: {"stat": "lastNotNull"}}, "filter": one})
+    fields = [
+        (drawn if column.field == TREND else column.field, column.header, place) for place, column in enumerate(columns)
+    ]
     # Where only one query has an answer, Grafana calls its values "Value"; the first query is the one that always has.
     fields += [("Value", header, place) for field, header, place in fields if field == "Value #A"]
     organise = {
@@ -199,15 +225,21 @@ def table(
     }
     options = {
         "showHeader": True, "cellHeight": "sm",
-        "sortBy": [{"displayName": sort, "desc": False}] if sort else [],
+        "sortBy": [{"displayName": header, "desc": False} for header in (sort, then) if header],
     }  # fmt: skip
     defaults = {
         "custom": {"align": "auto", "minWidth": 60, "cellOptions": {"type": "auto"}, "inspect": False},
         "thresholds": steps(None),
     }
-    joined = ({"id": "merge", "options": {}}, {"id": "organize", "options": organise})
+    made += [{"id": "merge", "options": {}}, {"id": "organize", "options": organise}]
     looks = tuple(_column(column) for column in columns)
-    return Panel("table", title, why, asked, "none", empty, width, height, options, defaults, looks, joined)
+    return Panel("table", title, why, tuple(asked), "none", empty, width, height, options, defaults, looks, tuple(made))
+
+
+def alert_groups(title: str, why: str, alertmanager: str, matchers: str) -> Panel:
+    """Alertmanager's groups of alerts: Grafana asks that data source itself, by its name, so there is no query."""
+    options = {"alertmanager": alertmanager, "labels": matchers, "expandAll": False}
+    return Panel("alertGroups", title, why, (), "none", "No alerts.", COLUMNS, 10, options, _defaults(None))
 
 
 def _column(column: Column) -> dict[str, Any]:
@@ -222,10 +254,16 @@ def _column(column: Column) -> dict[str, Any]:
         look["mappings"] = list(column.mappings)
         if _coloured(column.mappings):
             look["custom__cellOptions"] = {"type": "color-background", "mode": "basic"}
-    if column.levels:
+    if column.spark:
+        look["custom__cellOptions"] = {
+            "type": "sparkline", "drawStyle": "line", "lineWidth": 1, "fillOpacity": 15, "hideValue": False,
+        }  # fmt: skip
+        look["color"] = {"mode": "fixed", "fixedColor": "blue"}
+        look["min"] = 0
+    elif column.levels:
         look |= {
-            "thresholds": steps(column.levels),
-            "custom__cellOptions": {"type": "color-text"},
+            "thresholds": quiet(column.levels),
+            "custom__cellOptions": {"type": "color-background", "mode": "basic"},
             "color": {"mode": "thresholds"},
         }
     return by_name(column.header, **look)

@@ -4,7 +4,8 @@ Input: records of `vllm_vitals.rules.boards`. Output: PromQL by pool and by band
 minute's records, so that a week of a fleet costs what a week of one engine does; a pool without a size has no daemon.
 """
 
-from vllm_vitals.dashboards.promql import ratio
+from vllm_vitals.dashboards import recorded
+from vllm_vitals.dashboards.promql import most, ratio
 from vllm_vitals.dashboards.recorded import of_model, over
 from vllm_vitals.rules import boards
 from vllm_vitals.rules.promql import number
@@ -15,9 +16,15 @@ LEGEND = f"{{{{model_name}}}} · KV {{{{{boards.SIZE}}}}}"
 _MOST = 0.9
 
 
-def drawn(record: str, how: str = "max") -> str:
-    """Return a record over each step, a line a pool."""
-    return f"max by ({BY}) {over(how, of_model(record))}"
+def drawn(record: str) -> str:
+    """Return a record over each step, a line a pool, of the pools where it was highest."""
+    return most(f"max by ({BY}) {over('max', of_model(record))}", BY, recorded.peak(record, BY))
+
+
+def hourly(record: str, count: int, ago: str = "") -> str:
+    """Return a record's largest value of the hour before each step, of the ``count`` pools where it was highest."""
+    each = f"max by ({BY}) (max_over_time({of_model(record)}[1h]{ago and f' offset {ago}'}))"
+    return most(each, BY, recorded.peak(record, BY), count)
 
 
 def peak(record: str) -> str:

@@ -12,6 +12,8 @@ from vllm_vitals.dashboards.site import Site
 from vllm_vitals.vllm.lookup import wire
 
 RATE_RANGE = "$__rate_interval"
+# More lines than these nobody reads.
+MOST = 12
 BY_ENGINE = ", ".join(ENGINE_LABELS)
 ENGINE_LEGEND = "{{model_name}} · {{target}} · {{engine}}"
 # A server has one model: a long model name would push the values out of a narrow legend.
@@ -21,10 +23,11 @@ _SELECTORS = {"target": 'target=~"$target"', "model_name": 'model_name=~"$model_
 # whatever model is chosen.
 _OF_NAMELESS_TOO = frozenset({"state", "state_since_timestamp_seconds"})
 _OR_NAMELESS = {"model_name": 'model_name=~"$model_name|"', "engine": 'engine=~"$engine|"'}
+_CHOOSES = re.compile(r" (?:and on \([^)]*\) topk\(\d|unless on \([^)]*\) \(min by).*", re.DOTALL)
 # Two missed scrapes, where they are rare; a series that is gone for good is not shown much longer.
 _LOOK_BACK = "2m"
 # A selector of ours or of a record that stands without a range.
-_BARE = re.compile(r"(?<![\w:])(?:\w+:)?vllm_vitals_\w+(?::\w+)?\{[^{}]*\}(?! ?\[)")
+_BARE = re.compile(r"(?<![\w:])(?<!timestamp\()(?:\w+:)?vllm_vitals_\w+(?::\w+)?\{[^{}]*\}(?! ?\[)")
 
 
 def metric(name: str) -> Metric:
@@ -49,10 +52,32 @@ def gauge(name: str, *matchers: str, keep: tuple[str, ...] = ()) -> str:
     return f"max by ({identity(of, keep)}) ({of.full_name}{selector(of, *matchers)})"
 
 
-def highest(name: str) -> str:
-    """Return a gauge's largest sample in the dashboard's range, per identity; a subquery would miss some."""
+def age(selected: str, by: str) -> str:
+    """Return how old (s) the newest sample of what is selected is, as far as instant queries look back."""
+    return f"time() - max by ({by}) (max_over_time(timestamp({selected})[{_LOOK_BACK}:15s]))"
+
+
+def most(expr: str, by: str, rank: str, count: int = MOST) -> str:
+    """Return the lines whose ``rank``, one number for all of the range, is highest; ``by``: the labels of the rank."""
+    return f"({expr}) and on ({by}) topk({count}, {rank})"
+
+
+def drawn(expr: str) -> str:
+    """Return what of an expression is drawn, without what only chooses its lines: the tail of `most`, or of `few`."""
+    return _CHOOSES.sub("", expr)
+
+
+def highest(name: str, by: str) -> str:
+    """Return a gauge's largest sample of the whole range, to rank by."""
     of = metric(name)
-    return f"max by ({identity(of)}) (max_over_time({of.full_name}{selector(of)}[$__range]))"
+    return f"max by ({by}) (max_over_time({of.full_name}{selector(of)}[$__range] @ end()))"
+
+
+def overall(name: str, by: str) -> str:
+    """Return a counter's rate over the whole range, all of its series together, to rank by."""
+    of = metric(name)
+    each = f"max by ({identity(of)}) (rate({of.full_name}{selector(of)}[$__range] @ end()))"
+    return f"sum by ({by}) ({each})"
 
 
 def rate(name: str, *matchers: str, keep: tuple[str, ...] = (), over: str = RATE_RANGE) -> str:

@@ -8,14 +8,14 @@ from collections.abc import Iterable
 
 from vllm_vitals.core.states import State
 from vllm_vitals.dashboards import states
-from vllm_vitals.dashboards.promql import BY_ENGINE, RATE_RANGE
+from vllm_vitals.dashboards.promql import BY_ENGINE, MOST, RATE_RANGE, age, most
 from vllm_vitals.rules import boards
 from vllm_vitals.rules.fleet import ENGINES, RANK
 
-# Engines in a timeline, worst first: more bands than these nobody reads.
-MOST = 12
 NOT_LOADED = "no engine has been seen, or this Prometheus has not loaded recording.yml"
 _ENGINE = '{target=~"$target", model_name=~"$model_name|", engine=~"$engine|"}'
+# A server has one model. Short, since every chart of an engine says it four times.
+_BRIEFLY = '{target=~"$target", engine=~"$engine|"}'
 _CANNOT_SERVE = ("down", "stalled", "failing", "blind", "paused", "starting", "asleep", "unknown")
 
 
@@ -36,17 +36,43 @@ def over(how: str, record: str, window: str = RATE_RANGE) -> str:
 
 def rank_over_time() -> str:
     """Return the worst state of each step, so that no spell falls between two; of the engines that were worst."""
-    rank, trouble = of_engine(boards.WORST), of_engine(boards.TROUBLE)
-    worst = f"min by ({BY_ENGINE}) (min_over_time({trouble}[$__range] @ end()) or {rank} @ end())"
-    drawn = f"(min_over_time({trouble}[{RATE_RANGE}]) or {rank}) and on ({BY_ENGINE}) bottomk({MOST}, {worst})"
-    return f"min by ({BY_ENGINE}) ({drawn})"
+    drawn = f"(min_over_time({of_engine(boards.TROUBLE)}[{RATE_RANGE}]) or {of_engine(boards.WORST)})"
+    return f"min by ({BY_ENGINE}) ({drawn} and on ({BY_ENGINE}) bottomk({MOST}, {_worst_of_range(_ENGINE)}))"
+
+
+def _worst_of_range(chosen: str) -> str:
+    """Return each engine's worst state of the whole range."""
+    in_trouble = f"min_over_time({boards.TROUBLE}{chosen}[$__range] @ end())"
+    return f"min by ({BY_ENGINE}) ({in_trouble} or {boards.WORST}{chosen} @ end())"
+
+
+def few(expr: str, count: int) -> str:
+    """Leave out the engines beyond the ``count`` that were worst in the range; none where nothing is recorded."""
+    worst = _worst_of_range(_BRIEFLY)
+    return f"({expr}) unless on ({BY_ENGINE}) ({worst} unless on ({BY_ENGINE}) bottomk({count}, {worst}))"
+
+
+def peak(record: str, by: str = "model_name") -> str:
+    """Return the largest of the whole range, one number a series, to rank by."""
+    return f"max by ({by}) (max_over_time({of_model(record)}[$__range] @ end()))"
 
 
 def worst(name: str) -> str:
     """Return what the worst engine of each model said of a gauge in each step; of the models where it was highest."""
-    record = of_model(boards.of_model(name, "max"))
-    most = f"topk({MOST}, max by (model_name) (max_over_time({record}[$__range] @ end())))"
-    return f"max by (model_name) {over('max', record)} and on (model_name) {most}"
+    record = boards.of_model(name, "max")
+    return most(f"max by (model_name) {over('max', of_model(record))}", "model_name", peak(record))
+
+
+def largest(name: str) -> str:
+    """Return ``total`` of the models where it was highest."""
+    return most(total(name), "model_name", peak(boards.of_model(name, "sum")))
+
+
+def busiest(expr: str, count: int = MOST) -> str:
+    """Return the lines of the models that answered most in the range."""
+    answers = of_model(boards.of_model(boards.BY_REASON, "rate5m"))
+    mean = f"max by (model_name, finished_reason) (avg_over_time({answers}[$__range] @ end()))"
+    return most(expr, "model_name", f"sum by (model_name) ({mean})", count)
 
 
 def total(name: str, how: str = "sum", by: str = "model_name") -> str:
@@ -56,9 +82,9 @@ def total(name: str, how: str = "sum", by: str = "model_name") -> str:
 
 def of_targets(record: str, by: str) -> str:
     """Return a server's record, of those where it was highest."""
-    each = record + '{target=~"$target"}'
-    most = f"topk({MOST}, max by (target, {by}) (max_over_time({each}[$__range] @ end())))"
-    return f"max by (target, {by}) {over('max', each)} and on (target, {by}) {most}"
+    each, who = record + '{target=~"$target"}', f"target, {by}"
+    rank = f"max by ({who}) (max_over_time({each}[$__range] @ end()))"
+    return most(f"max by ({who}) {over('max', each)}", who, rank)
 
 
 def buckets(name: str, by: str = "model_name, le") -> str:
@@ -68,8 +94,14 @@ def buckets(name: str, by: str = "model_name, le") -> str:
 
 
 def late_first_token() -> str:
-    """Return each model's p99 of the time to the first token, the largest of each step."""
-    return f"max by (model_name) {over('max', of_model(boards.LATE_TTFT))}"
+    """Return each model's p99 of the time to the first token, the largest of each step, where it was highest."""
+    each = f"max by (model_name) {over('max', of_model(boards.LATE_TTFT))}"
+    return most(each, "model_name", peak(boards.LATE_TTFT))
+
+
+def model_age() -> str:
+    """Return how old (s) what is known of each model is."""
+    return age(of_model(ENGINES), "model_name")
 
 
 def quantile(q: float, name: str) -> str:
@@ -105,6 +137,13 @@ def model_rank() -> str:
         as_bad = engines(f"state=~{_quoted(each.value for each in State if each.rank <= state.rank)}")
         clauses.append(f"{state.rank} + 0 * ({as_bad} >= on (model_name) {engines()} / 3)")
     return "min by (model_name) (\n  " + "\n  or ".join(clauses) + "\n)"
+
+
+def worst_model() -> str:
+    """Return the worst model's state, of equals of that with the worst engine, by a name that a tile can hold."""
+    engine = f"min by (model_name) ({of_engine(RANK)})"
+    one = f"floor(bottomk(1, {model_rank()} + on (model_name) {engine} / 100))"
+    return f'label_replace({one}, "model", "$1", "model_name", "(?:.*/)?(.{{1,24}}).*")'
 
 
 def minutes(interval: float) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from vllm_vitals.dashboards import panels
 from vllm_vitals.dashboards.panels import Column, Panel
-from vllm_vitals.dashboards.promql import RATE_RANGE, gauge, rate, ratio, total, worst
+from vllm_vitals.dashboards.promql import MOST, RATE_RANGE, gauge, highest, most, overall, rate, ratio, total, worst
 from vllm_vitals.dashboards.query import Query
 from vllm_vitals.dashboards.site import Site
 
@@ -24,7 +24,7 @@ def row(site: Site) -> tuple[Panel, ...]:
             "Truncated share, by route",
             "From logs: truncated share by route. Compare with the share by model above; a difference is traffic that"
             " is not logged.",
-            [Query(ratio(cut, _each_second("log_responses_total")), "{{model_name}} {{route}}")],
+            [Query(_busiest(ratio(cut, _each_second("log_responses_total"))), "{{model_name}} {{route}}")],
             "percentunit",
             "No logs are read: set logs in the config.",
             levels=site.scale.truncated,
@@ -34,7 +34,7 @@ def row(site: Site) -> tuple[Panel, ...]:
             "Spread of output length, by route",
             "CV of each route, and of all routes mixed (no route in its name). Where every route lies well below the "
             "mix, a pool or a cap by route helps.",
-            [Query(_worst_route("log_output_tokens_cv"), "{{model_name}} {{route}}")],
+            [Query(_highest("log_output_tokens_cv"), "{{model_name}} {{route}}")],
             "none",
             "No token counts are logged, or no logs are read: set logs in the config.",
             width=6,
@@ -42,7 +42,7 @@ def row(site: Site) -> tuple[Panel, ...]:
         panels.timeseries(
             "Exact time per token p99, by route",
             "From logged responses, without buckets. The route that suffers most is the one to move or to cap first.",
-            [Query(_worst_route("log_tpot_p99_seconds"), "{{model_name}} {{route}}")],
+            [Query(_highest("log_tpot_p99_seconds"), "{{model_name}} {{route}}")],
             "s",
             "Logs carry no timing, or none are read: set logs in the config.",
             levels=site.scale.tpot,
@@ -52,7 +52,7 @@ def row(site: Site) -> tuple[Panel, ...]:
             "Tokens made and never returned",
             "Generated tokens per second that were removed before the client saw them (stop strings, clients' "
             "limits): wasted work.",
-            [Query(_each_second("log_unreturned_tokens_total"), "{{model_name}} {{route}}")],
+            [Query(_never_returned(), "{{model_name}} {{route}}")],
             "short",
             "Nothing was removed, or no logs are read: set logs in the config.",
             width=6,
@@ -62,8 +62,8 @@ def row(site: Site) -> tuple[Panel, ...]:
             "Tokens of thinking, and of the answer after it, in logged responses. Both share one max_tokens: budget "
             "1.5 x the first, plus 1.5 to 2 x the second.",
             [
-                Query(_worst_route("log_reasoning_tokens_p90"), "thinking · {{model_name}} {{route}}"),
-                Query(_worst_route("log_answer_tokens_p90"), "answer · {{model_name}} {{route}}"),
+                Query(_highest("log_reasoning_tokens_p90", MOST // 2), "thinking · {{model_name}} {{route}}"),
+                Query(_highest("log_answer_tokens_p90", MOST // 2), "answer · {{model_name}} {{route}}"),
             ],
             "short",
             "No thinking is logged, or no logs are read: set logs in the config.",
@@ -73,7 +73,7 @@ def row(site: Site) -> tuple[Panel, ...]:
             "Predicted too short, by route",
             "Share of logged responses that came out longer than a router predicted. Too short costs more than too "
             "long: it brings evictions back. Keep a bias upwards.",
-            [Query(_worst_route("log_underpredicted_ratio"), "{{model_name}} {{route}}")],
+            [Query(_highest("log_underpredicted_ratio"), "{{model_name}} {{route}}")],
             "percentunit",
             "No predictions are logged, or no logs are read: set logs in the config.",
             high=1,
@@ -90,31 +90,31 @@ def _at_a_glance(site: Site) -> Panel:
     answered, lost = _each_second("log_responses_total", "5m"), _each_second("log_unreturned_tokens_total", "5m")
     denied = _each_second("log_finish_reason_disagreements_total", "5m")
     shown: tuple[tuple[str, str, dict[str, Any]], ...] = (
-        ("Answers/s", answered, {"decimals": 2, "width": 85}),
+        ("Answers/s", answered, {"decimals": 2, "width": 80}),
         ("Cut", _worst_route("log_truncated_ratio"), share | {"levels": site.scale.truncated, "width": 60}),
-        ("Output mean", _worst_route("log_output_tokens_mean"), tokens | {"width": 100}),
+        ("Mean out", _worst_route("log_output_tokens_mean"), tokens | {"width": 80}),
         ("CV", _worst_route("log_output_tokens_cv"), {"decimals": 2, "width": 60}),
-        ("Per token p50", _worst_route("log_tpot_p50_seconds"), {"unit": "s", "width": 105}),
-        ("p99", _worst_route("log_tpot_p99_seconds"), {"unit": "s", "levels": site.scale.tpot, "width": 80}),
+        ("Per token p50", _worst_route("log_tpot_p50_seconds"), {"unit": "s", "width": 103}),
+        ("p99", _worst_route("log_tpot_p99_seconds"), {"unit": "s", "levels": site.scale.tpot, "width": 72}),
         ("p99 / p50", _worst_route("log_tpot_p99_p50_ratio"),
-         {"decimals": 1, "levels": site.scale.tail_ratio, "width": 80}),
-        ("Thinking p90", _worst_route("log_reasoning_tokens_p90"), tokens | {"width": 100}),
+         {"decimals": 1, "levels": site.scale.tail_ratio, "width": 78}),
+        ("Thinking p90", _worst_route("log_reasoning_tokens_p90"), tokens | {"width": 97}),
         ("Answer p90", _worst_route("log_answer_tokens_p90"), tokens | {"width": 90}),
-        ("Predicted off by", off, share | {"width": 125}),
-        ("Not returned", ratio(lost, _each_second("log_generated_tokens_total", "5m")), share | {"width": 100}),
-        ("Wrong reason", ratio(denied, answered), share | {"width": 105}),
+        ("Predicted off", off, share | {"width": 100}),
+        ("Not returned", ratio(lost, _each_second("log_generated_tokens_total", "5m")), share | {"width": 95}),
+        ("Wrong reason", ratio(denied, answered), share | {"width": 100}),
         ("Split helps", f"({answered}) * 0 + on (model_name) group_left () ({mixed})",
-         {"mappings": [panels.YES_IS_NEWS], "width": 90}),
+         {"mappings": [panels.YES_IS_NEWS], "width": 85}),
     )  # fmt: skip
     return panels.table(
         "Routes at a glance",
         "Exact figures of the responses logged in the last minutes, a row a route, and a row for all of the model "
-        "mixed. Below 0 in Predicted off by is too short. Wrong reason: as long as allowed, with another finish "
+        "mixed. Below 0 in Predicted off is too short. Wrong reason: as long as allowed, with another finish "
         "reason. Split helps: the model's routes apart would be more even.",
         [expr for _, expr, _ in shown],
         [
-            Column("route", "Route", width=165, empty="all mixed"),
-            Column("model_name", "Model", width=110),
+            Column("route", "Route", width=125, empty="all mixed"),
+            Column("model_name", "Model"),
             *(Column(f"Value #{chr(ord('A') + i)}", name, **look) for i, (name, _, look) in enumerate(shown)),
         ],
         "No logs are read, so routes are not known: set logs in the config.",
@@ -125,6 +125,21 @@ def _at_a_glance(site: Site) -> Panel:
 def _worst_route(name: str) -> str:
     """Return a gauge from logs by model and route, whichever source says most."""
     return worst(gauge(name), _ROUTE)
+
+
+def _highest(name: str, count: int = MOST) -> str:
+    """Return the same over time, of the routes where it was highest in the range."""
+    return most(_worst_route(name), _ROUTE, highest(name, _ROUTE), count)
+
+
+def _busiest(expr: str) -> str:
+    """Return the lines of the routes that answered most in the range."""
+    return most(expr, _ROUTE, overall("log_responses_total", _ROUTE))
+
+
+def _never_returned() -> str:
+    name = "log_unreturned_tokens_total"
+    return most(_each_second(name), _ROUTE, overall(name, _ROUTE))
 
 
 def _each_second(name: str, over: str = RATE_RANGE) -> str:

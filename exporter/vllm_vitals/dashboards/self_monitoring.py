@@ -4,7 +4,7 @@ from typing import Any
 
 from vllm_vitals.dashboards import field_config, levels, links, panels, recorded, theme
 from vllm_vitals.dashboards.panels import Column, Panel
-from vllm_vitals.dashboards.promql import folded_target, gauge, metric, rate
+from vllm_vitals.dashboards.promql import folded_target, gauge, metric, most, overall, rate
 from vllm_vitals.dashboards.query import Query
 from vllm_vitals.dashboards.site import ANY_IS_BAD, Site
 from vllm_vitals.dashboards.theme import Row
@@ -129,7 +129,16 @@ def _odd(site: Site) -> tuple[Panel, ...]:
             "Log lines per second, by what became of them",
             "Each line ends in exactly one result. Many unmatched lines: the schema does not fit this log, see "
             "`vllm-vitals logs FILE`.",
-            [Query(f"sum by (source, result) ({rate('log_records_total', keep=())})", "{{source}} {{result}}")],
+            [
+                Query(
+                    most(
+                        f"sum by (source, result) ({rate('log_records_total', keep=())})",
+                        "source, result",
+                        overall("log_records_total", "source, result"),
+                    ),
+                    "{{source}} {{result}}",
+                )
+            ],
             "cps",
             "No logs are read: set logs in the config.",
             stack=True,

@@ -7,6 +7,7 @@ where a state or an alert would mind, never by a second opinion; a number withou
 from dataclasses import dataclass, field
 
 from vllm_vitals.config.alerts import Config
+from vllm_vitals.dashboards.links import ALERTMANAGER
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class Scale:
     truncated: Levels
     straggler: Levels
     scrape_age: Levels
+    sample_age: Levels
 
 
 ANY_IS_BAD = Levels(None, 1)
@@ -64,6 +66,7 @@ def scale(config: Config) -> Scale:
         truncated=Levels(limit.truncated_ratio),
         straggler=Levels(limit.straggler_ratio),
         scrape_age=Levels(None, limit.stale_seconds),
+        sample_age=Levels(limit.stale_seconds / 2, limit.stale_seconds),
     )
 
 
@@ -79,6 +82,8 @@ class Site:
     daemon: bool = True
     native: bool = True
     config: Config = field(default_factory=Config)
+    # Grafana's data source of that name shows groups and silences; "": there is none.
+    alertmanager: str = ALERTMANAGER
 
     @property
     def scale(self) -> Scale:

@@ -27,6 +27,16 @@ class Row:
     closed: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """A variable that nobody chooses: its name, its query, what of its answer is a value, whether all are taken."""
+
+    name: str
+    query: str
+    regex: str
+    several: bool = False
+
+
 class _Modern(core.Panel):  # type: ignore[misc]  # grafanalib has no types
     """A panel of any type, given whole as ``extraJson``; grafanalib's own classes stop at Grafana 8."""
 
@@ -51,9 +61,11 @@ class Annotation:
 def dashboard(
     uid: str, description: str, rows: Iterable[Row], *, variables: Sequence[str] = ("target", "model_name", "engine"),
     annotations: Iterable[Annotation] = (), since: str = "now-30m", refresh: str = "10s",
+    hidden: Iterable[Hidden] = (),
 ) -> dict[str, Any]:  # fmt: skip
     """Return the finished dashboard, as plain JSON types."""
     chosen = [_variable(name, scoped=variables[0] == "target") for name in variables]
+    chosen += [_hidden(one) for one in hidden]
     filters = [core.Template(name="filters", label="Filters", type="adhoc", query="")]
     body = core.Dashboard(
         title=links.TITLES[uid],
@@ -92,6 +104,14 @@ def _worst_first() -> core.Template:
     return core.Template(
         name="target", label="Server", query=f"query_result(sort({ranks}))", sort=core.SORT_DISABLED,
         regex='/target="([^"]+)"/', includeAll=False, multi=True, refresh=core.REFRESH_ON_TIME_RANGE_CHANGE,
+    )  # fmt: skip
+
+
+def _hidden(of: Hidden) -> core.Template:
+    """Return a variable that nobody sees; all that its query finds, or the one number for a title."""
+    return core.Template(
+        name=of.name, label=of.name, query=f"query_result({of.query})", regex=of.regex, includeAll=of.several,
+        multi=of.several, refresh=core.REFRESH_ON_TIME_RANGE_CHANGE, hide=core.HIDE_VARIABLE,
     )  # fmt: skip
 
 

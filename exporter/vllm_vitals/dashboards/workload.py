@@ -5,7 +5,7 @@ from typing import Any
 from vllm_vitals.dashboards import field_config, links, panels, recorded, routes, theme
 from vllm_vitals.dashboards.annotations import models_in_trouble
 from vllm_vitals.dashboards.panels import Panel
-from vllm_vitals.dashboards.promql import rate, ratio
+from vllm_vitals.dashboards.promql import MOST, most, overall, rate, ratio
 from vllm_vitals.dashboards.query import Query
 from vllm_vitals.dashboards.site import Site
 from vllm_vitals.dashboards.theme import Row
@@ -57,7 +57,12 @@ def _truncation(site: Site) -> tuple[Panel, ...]:
             "this route, or bound the reasoning.",
             [
                 Query(
-                    f"sum by (model_name, route) ({rate('log_reasoning_truncated_total')})", "{{model_name}} {{route}}"
+                    most(
+                        f"sum by (model_name, route) ({rate('log_reasoning_truncated_total')})",
+                        "model_name, route",
+                        overall("log_reasoning_truncated_total", "model_name, route"),
+                    ),
+                    "{{model_name}} {{route}}",
                 )
             ],
             "reqps",
@@ -70,10 +75,13 @@ def _lengths(site: Site) -> tuple[Panel, ...]:
     return (
         panels.timeseries(
             "Prompt length",
-            "Median and p99 of finished requests. A step up fills the KV cache with the same number of requests: "
-            "compare with KV usage at that time.",
+            "Median and p99 of finished requests, of the models that answer most. A step up fills the KV cache with "
+            "the same number of requests: compare with KV usage at that time.",
             [
-                Query(recorded.quantile(q, "request_prompt_tokens"), f"p{q * 100:g} {{{{model_name}}}}")
+                Query(
+                    recorded.busiest(recorded.quantile(q, "request_prompt_tokens"), MOST // 2),
+                    f"p{q * 100:g} {{{{model_name}}}}",
+                )
                 for q in (0.5, 0.99)
             ],
             "short",
@@ -91,9 +99,13 @@ def _lengths(site: Site) -> tuple[Panel, ...]:
         ),
         panels.timeseries(
             "Output length",
-            "p50, p90 and p99 of finished requests. Set max_tokens from p90, not from the largest that ever was.",
+            "p50, p90 and p99 of finished requests, of the models that answer most. Set max_tokens from p90, not from "
+            "the largest that ever was.",
             [
-                Query(recorded.quantile(q, "request_output_tokens"), f"p{q * 100:g} {{{{model_name}}}}")
+                Query(
+                    recorded.busiest(recorded.quantile(q, "request_output_tokens"), MOST // 3),
+                    f"p{q * 100:g} {{{{model_name}}}}",
+                )
                 for q in (0.5, 0.9, 0.99)
             ],
             "short",
@@ -137,8 +149,8 @@ def _shape(site: Site) -> tuple[Panel, ...]:
             "Mean max_tokens of requests, and the mean they made. A wide gap is harmless to vLLM (nothing is "
             "reserved) but a runaway may use all of it.",
             [
-                Query(recorded.mean("request_max_tokens"), "asked {{model_name}}"),
-                Query(recorded.mean("request_output_tokens"), "made {{model_name}}"),
+                Query(recorded.busiest(recorded.mean("request_max_tokens"), MOST // 2), "asked {{model_name}}"),
+                Query(recorded.busiest(recorded.mean("request_output_tokens"), MOST // 2), "made {{model_name}}"),
             ],
             "short",
             "No request has finished in this range.",
@@ -147,7 +159,7 @@ def _shape(site: Site) -> tuple[Panel, ...]:
             "Prefix cache hits",
             "Share of looked-up prompt tokens found in the cache. A fall after a deploy is often a changed system "
             "prompt, or a router that no longer keeps a user on one server.",
-            [Query(hits, "{{model_name}}")],
+            [Query(recorded.busiest(hits), "{{model_name}}")],
             "percentunit",
             "Prefix caching is off, or no prompt was looked up.",
             high=1,
@@ -169,7 +181,7 @@ def _shape(site: Site) -> tuple[Panel, ...]:
             "Abandoned requests",
             "An estimate of clients that gave up per second. They cost as much as finished ones and count nowhere in "
             "vLLM's own metrics.",
-            [Query(recorded.total("abandoned_requests_per_second"), "{{model_name}}")],
+            [Query(recorded.largest("abandoned_requests_per_second"), "{{model_name}}")],
             "reqps",
             "No request has started in this range.",
         ),

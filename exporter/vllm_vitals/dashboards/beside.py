@@ -137,8 +137,8 @@ def _pod() -> tuple[Panel, ...]:
     return (
         panels.timeseries(
             "Pod ready",
-            "1 where the pod gets traffic. vLLM's own probe answers while an engine is stalled, so 1 proves little; 0 "
-            "explains an engine that serves nobody.",
+            "1 where the pod gets traffic. vLLM's own probe answers while an engine is stalled, so 1 says little; 0 "
+            "explains an engine without requests.",
             [Query(_of_pod("kube_pod_status_ready", 'condition="true"'), "{{pod}}")],
             "none", _NO_POD, high=1,
         ),

@@ -352,9 +352,9 @@ def _silenced(site: Site) -> Row:
     name = site.alertmanager
     shown = panels.alert_groups(
         f"Groups and silences of {name}",
-        f"What Alertmanager made of the alerts: how they are grouped, who was told, what is silenced. It reads the "
-        f"data source called {name}, and also says 'No alerts' where Grafana has none of this name: then "
-        "believe Firing alerts.",
+        f"What Alertmanager made of the alerts: how they are grouped, who was notified, what is silenced. It reads the "
+        f"data source called {name}, and also says 'No alerts' where Grafana has none of this name: "
+        "see Firing alerts then.",
         name,
         'alertname=~"VLLM.*"',
     )

@@ -15,11 +15,8 @@ from vllm_vitals.dashboards.theme import Hidden, Row
 GPU = "Hostname, gpu"
 POD = "namespace, pod"
 _SERVER = f'max by (target) ({BY_NAME["target_up"].full_name}{{target=~"$target"}})'
-# An address whole, of a name its first part: DCGM says either that or all of it.
-_HOST = (
-    f'label_replace(label_replace({_SERVER}, "host", "$1", "target", "([^:]+).*"), '
-    '"host", "$1", "target", "([A-Za-z][^.:]*).*")'
-)
+# An address whole; of a name its first part, since DCGM says either that or all of it; of namespace/pod:port the pod.
+_PARTS = ("([^:]+).*", "([A-Za-z][^.:/]*)([.:].*)?", ".+/([^:/]+)(:.*)?")
 # A pod by its address, which only those have that do not share their node's, or by its name.
 _PODS = (
     'kube_pod_info{host_network!="true", pod_ip=~"$host", pod_ip!=""} or kube_pod_info{pod=~"$host", pod!=""}'
@@ -30,8 +27,11 @@ _NO_POD = "No pod of this server is known: kube-state-metrics is not scraped her
 
 def hidden() -> tuple[Hidden, ...]:
     """Return the variables, each after those that it reads."""
+    host = _SERVER
+    for part in _PARTS:
+        host = f'label_replace({host}, "host", "$1", "target", "{part}")'
     return (
-        Hidden("host", _HOST, '/host="([^"]+)"/', several=True),
+        Hidden("host", host, '/host="([^"]+)"/', several=True),
         Hidden("pod", f"max by (pod) ({_PODS})", '/pod="([^"]+)"/', several=True),
         Hidden("gpus", f"count({_each('DCGM_FI_DEV_FB_USED')}) or vector(0)", "/ ([0-9]+) /"),
         Hidden("pods", f"count(max by ({POD}) ({_PODS})) or vector(0)", "/ ([0-9]+) /"),

@@ -142,3 +142,29 @@ def test_the_usual_output_is_of_what_finished_lately_else_of_all_that_did() -> N
 def test_a_switch_is_on_where_it_is_known_to_be(value: str, on: bool) -> None:
     assert case({"scheduler_reserve_full_isl": value}).is_on("scheduler_reserve_full_isl") is on
     assert not case().is_on("scheduler_reserve_full_isl")
+
+
+@pytest.mark.parametrize(
+    ("share", "cap", "said"),
+    [
+        (0.5, 200.0, "from 200 to 400, then look again: the p90 answer is itself cut"),
+        (0.5, None, "twice the cap, then look again"),
+        (0.06, 200.0, "225-300: 1.5-2 x the p90 output length"),
+        (0.06, 230.0, "230-300: 1.5-2 x the p90 output length"),  # never below the cap that is
+        (0.06, 300.0, None),  # as high already
+    ],
+)
+def test_no_cap_is_sized_by_answers_that_were_cut_nor_below_the_cap_that_is(
+    share: float, cap: float | None, said: str | None
+) -> None:
+    readings = told(output_tokens_cv=0.5, output_tokens_mean=100.0, output_tokens_p90=150.0, truncated_ratio=share)
+    found = sizing.output_cap(case(readings=readings, asked_cap=cap))
+    assert (found is None) if said is None else (found is not None and found.startswith(said))
+
+
+def test_no_rule_is_chosen_by_a_spread_that_the_buckets_leave_open() -> None:
+    readings = told(output_tokens_mean=100.0, output_tokens_p90=150.0)
+    readings["output_tokens_cv"] = Reading(0.2, 0.0, 0.6, why="the buckets leave it open: likely 0.1 to 0.4")
+    assert sizing.output_cap(case(readings=readings)) == (
+        "225-300: 1.5-2 x the p90 output length (their spread is not known well)"
+    )

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from vllm_vitals.core import contradictions, derive, outcomes
-from vllm_vitals.core.advice import advise
+from vllm_vitals.core.advice import TRUNCATED, advise
 from vllm_vitals.core.aftermath import Aftermath
+from vllm_vitals.core.answer_lengths import AnswerLengths
 from vllm_vitals.core.derive import WindowView
 from vllm_vitals.core.evidence import evidence
 from vllm_vitals.core.history import Episode, Progress, UsefulBaseline, UsualLatency
@@ -56,6 +57,7 @@ class EngineEvaluator:
         self._held = KvHeldWatch()
         self._evictions = _PauseEvictions()
         self._aftermath = Aftermath()
+        self._lengths = AnswerLengths()
         self._seen_at: float | None = None
         self._since = 0.0
         self._seconds: Mapping[State, float] = {}
@@ -188,6 +190,7 @@ class EngineEvaluator:
             "inflight_output_tokens_estimate": self._progress.inflight_estimate(sample),
             "useful_tokens_baseline_per_second": self._baseline.feed(at, view.fast, view.means.running, self._limits),
         }
+        readings |= self._lengths.feed(at, view.slow, readings, TRUNCATED)
         readings = checked(readings)
         facts = self._facts(view, readings, server, held)
         if server.canary.silent_since is not None and not sample.updating_weights:
@@ -240,6 +243,7 @@ class EngineEvaluator:
             deferred_share=derive.deferred_share(view),
             queued_seconds=view.slow.mean("queue_time_seconds"),
             evicted_lately=view.slow.increase("preemptions"),
+            asked_cap=self._lengths.cap,
         )
 
 

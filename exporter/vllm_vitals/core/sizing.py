@@ -16,6 +16,7 @@ from vllm_vitals.core.states import State
 
 # CV of output lengths: up to the first a mean says enough, above the second no static cap fits.
 STEADY_CV, WIDE_CV = 0.3, 1.0
+CUT_P90 = 0.1  # share truncated from which the 90th percentile is a truncated answer
 ROOM = 0.7  # KV usage below which more sequences would fit; share of max_num_seqs below which that is not the limit
 MANY_LONG_PROMPTS = 2.0  # prompt tokens per output token from which input, not output, fills the cache
 # Prompt tokens computed per generated one from which prefill fills the GPU: a quarter more slots then gain less than a
@@ -120,14 +121,26 @@ def token_budget(case: Case, factor: float) -> str:
 
 
 def output_cap(case: Case) -> str | None:
-    """max_tokens by the spread of output lengths; None where the spread or the mean is unknown."""
+    """max_tokens by the spread of output lengths; None where spread or mean are unknown, or the cap is as high already.
+
+    Where more than a tenth are cut, the p90 answer is itself cut: nothing is sized by it.
+    """
     lengths = case.readings.get("output_tokens_cv")
     spread = None if lengths is None else lengths.lower if lengths.value is None else lengths.value
     mean, p90 = case.number("output_tokens_mean"), case.number("output_tokens_p90")
-    if spread is None or not mean:
+    if lengths is None or spread is None or not mean:
         return None
+    now = (None if case.facts is None else case.facts.asked_cap) or case.setting("default_max_tokens")
+    if (case.number("truncated_ratio") or 0.0) > CUT_P90:
+        cap = "twice the cap" if now is None else f"from {now:.0f} to {2 * now:.0f}"
+        return f"{cap}, then look again: the p90 answer is itself cut, so how long answers would be is not known"
+    base = mean if spread <= STEADY_CV and not lengths.why else p90
+    if base is not None and now is not None and 2 * base <= now:
+        return None
+    tokens = "" if base is None else f"{max(1.5 * base, now or 0.0):.0f}-{2 * base:.0f}"
+    if lengths.why:
+        return f"{tokens and tokens + ': '}1.5-2 x the p90 output length (their spread is not known well)"
     if spread <= STEADY_CV:
-        return f"{1.5 * mean:.0f}-{2 * mean:.0f} (1.5-2 x the mean {mean:.0f}, CV {spread:.2f})"
-    tokens = "" if p90 is None else f"{1.5 * p90:.0f}-{2 * p90:.0f}: "
+        return f"{tokens} (1.5-2 x the mean {mean:.0f}, CV {spread:.2f})"
     beside = "with fewer max_num_seqs" if spread > WIDE_CV else "or a cap for each kind of request"
-    return f"{tokens}1.5-2 x the p90 output length, {beside} (CV {spread:.2f})"
+    return f"{tokens and tokens + ': '}1.5-2 x the p90 output length, {beside} (CV {spread:.2f})"

@@ -60,6 +60,7 @@ class Facts:
     deferred_share: float | None = None  # of the waiting requests
     queued_seconds: float | None = None  # mean of those whose latencies are judged: the slow window
     evicted_lately: float | None = None  # preemptions in the slow window
+    asked_cap: float | None = None  # the one max_tokens that all asked for, where answers are cut
 
 
 def all_of(*verdicts: Verdict) -> Verdict:

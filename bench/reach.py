@@ -1,11 +1,12 @@
-"""How far a what-if can be trusted: `python -m bench.reach [RECORDINGS]`.
+"""How far a what-if can be trusted: `python -m bench.reach [RECORDINGS [PAIR]] [--write FILE]`.
 
 Each what-if of a recording foretells another of the same load with one setting changed; a table in Markdown says what
 was predicted, what happened, and whether the bar held it. Without a folder only the recordings in tests/data are read.
+``PAIR`` is the number of one pair; ``--write docs/review.md`` puts the table in place of the one between its marks.
 """
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,6 +46,8 @@ PAIRS = (
     ("tune_baseline_again", "tune_batch512"), ("tune_baseline_again", "tune_seqs5"),
     ("tune2_baseline", "tune2_kv_plus50"), ("tune2_baseline_again", "tune2_kv_plus50"),
 )  # fmt: skip
+BEGIN, END = "<!-- bench.reach -->", "<!-- /bench.reach -->"
+NARROW = 0.15  # a bar of tokens/s that one can act by
 SHOWN = ("generated", "ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "per_completion")
 
 
@@ -79,9 +82,11 @@ def case(folder: Path, name: str) -> Case:
     return fitting.case(telemetry, telemetry.engines, told, "worst", between, path)
 
 
-def foretold(folder: Path, effort: SimulationBudget | None = None) -> Iterator[Foretold]:
+def foretold(
+    folder: Path, effort: SimulationBudget | None = None, pairs: Sequence[tuple[str, str]] = PAIRS
+) -> Iterator[Foretold]:
     """Yield each direction of each pair that the folder holds."""
-    for one, other in PAIRS:
+    for one, other in pairs:
         if not (folder / one).exists() or not (folder / other).exists():
             continue
         cases = {name: case(folder, name) for name in (one, other)}
@@ -91,24 +96,58 @@ def foretold(folder: Path, effort: SimulationBudget | None = None) -> Iterator[F
             yield Foretold(source, target, found.trust, found.rows[-1].metrics, there.here.observed)
 
 
-def main(folder: Path) -> int:
+def row(each: Foretold) -> str:
+    """Return a row of the table."""
+    cells = []
+    for name in SHOWN:
+        predicted, seen, missed = each.predicted[name], each.seen[name], "" if each.held(name) else " ✗"
+        cells.append(f"{predicted.value or 0:.3g} ± {predicted.error:.0%}, was {seen.value or 0:.3g}{missed}")
+    return f"| {each.source} | {each.target} | " + " | ".join(cells) + f" | {each.trust.split(':')[0]} |"
+
+
+def summary(found: Sequence[Foretold]) -> str:
+    """Return how many bars held, and how wide they are."""
+    bars = [(name, each) for each in found for name in SHOWN]
+    held = sum(each.held(name) for name, each in bars)
+    of = {name: f"{sum(each.held(name) for each in found)} of {len(found)}" for name in ("generated", "ttft_p99")}
+    narrow = sum(each.predicted["generated"].error <= NARROW for each in found)
+    return (
+        f"{held} of {len(bars)} bars held, tokens/s in {of['generated']}, first-token p99 in {of['ttft_p99']}; "
+        f"{narrow} of {len(found)} bars of tokens/s are at most {NARROW:.0%} wide.".replace("%", " %")
+    )
+
+
+def table(found: Sequence[Foretold]) -> str:
+    """Return the whole table with its summary."""
+    head = "| fitted to | predicted | " + " | ".join(SHOWN) + " | trust |"
+    return "\n".join([head, "|---" * (3 + len(SHOWN)) + "|", *map(row, found), "", summary(found)])
+
+
+def put(path: Path, text: str) -> None:
+    """Write a table between its marks in a document."""
+    before, _, rest = path.read_text().partition(BEGIN)
+    _, mark, after = rest.partition(END)
+    if not mark:
+        raise SystemExit(f"{path}: no {BEGIN} ... {END}")
+    path.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+
+
+def main(folder: Path, pairs: Sequence[tuple[str, str]] = PAIRS, into: Path | None = None) -> int:
     """Print the table; 0 where four in five bars held."""
-    print("| fitted to | predicted | " + " | ".join(SHOWN) + " | trust |")
-    print("|---" * (3 + len(SHOWN)) + "|")
-    held = list[bool]()
-    for each in foretold(folder):
-        cells = []
-        for name in SHOWN:
-            predicted, seen = each.predicted[name], each.seen[name]
-            held.append(each.held(name))
-            missed = "" if held[-1] else " ✗"
-            cells.append(f"{predicted.value or 0:.3g} ± {predicted.error:.0%}, was {seen.value or 0:.3g}{missed}")
-        print(
-            f"| {each.source} | {each.target} | " + " | ".join(cells) + f" | {each.trust.split(':')[0]} |", flush=True
-        )
-    print(f"\n{sum(held)} of {len(held)} bars held")
+    found = []
+    for each in foretold(folder, pairs=pairs):
+        found.append(each)
+        print(row(each), flush=True)
+    print(f"\n{summary(found)}")
+    if into is not None:
+        put(into, table(found))
+    held = [each.held(name) for each in found for name in SHOWN]
     return 0 if sum(held) >= 0.8 * len(held) else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]) if len(sys.argv) > 1 else OWN))
+    words = sys.argv[1:]
+    document = Path(words.pop(words.index("--write") + 1)) if "--write" in words else None
+    given = [word for word in words if word != "--write"]
+    chosen = [PAIRS[int(given[1])]] if len(given) > 1 else PAIRS
+    sys.exit(main(Path(given[0]) if given else OWN, chosen, document))

@@ -21,15 +21,17 @@ from vllm_vitals.core.sample import Histogram
 
 _score, _rank = NormalDist().inv_cdf, NormalDist().cdf
 
-# Prior standard deviations of log steepness at the lower and the upper end, and of how a bucket's filling leans.
-_ENDS, _LEAN = (0.6, 1.0), 0.1
+# Prior standard deviations of log steepness at the lower and the upper end, and of how a bucket's filling leans; chosen
+# with `_REACH` by bench.distributions, on recordings and synthetic shapes together.
+_ENDS, _LEAN = (0.6, 0.6), 0.25
 # Two buckets alone: how steep, against the steepest that leaves the outer buckets empty, and how sure that is.
 _ALONE, _ALONE_SD = 0.65, 0.3
-_REACH = 0.9  # steepest end, against the one that would put half an observation beyond its bucket
+_REACH = 0.55  # steepest end, against the one that would put half an observation beyond its bucket
 _ONE = 0.6  # the same for one bucket alone
 _OPEN = 1.0  # steepest where the outer bucket has no end
 _GAP = 1e-3  # how much of a normal score an empty bucket is given
 _DOUBT = 0.15  # no end is surer: many observations settle a log-normal, not that it is one
+_WIDER = 1.4  # an upper end may be quite another shape, a wait that ends abruptly: its doubt is so much wider
 _STEPS, _STEP, _FAR = 5, 0.6, 2.5
 _GAUSS = ((0.1127016654, 0.2777777778), (0.5, 0.4444444444), (0.8872983346, 0.2777777778))
 _ENDS_AT = (0.0, 0.6, 0.84, 0.936, 0.9744, 1.0)  # an end's panels, as shares of it, finer towards the extreme
@@ -291,5 +293,5 @@ def _settle(shape: Shape, mean: float, count: float) -> None:
         shape.lean = moved[1]
         for end, start, step in zip(ends, first_steep, (moved[0], moved[2]), strict=True):
             end.steep = start * exp(step)
-    for end, prior, part in ((shape.lower, priors[0], pull[0]), (shape.upper, priors[2], pull[2])):
-        end.doubt = max(sqrt(max(0.0, prior * (1 - prior * part * part / total))), _DOUBT)
+    for end, prior, part, by in ((shape.lower, priors[0], pull[0], 1.0), (shape.upper, priors[2], pull[2], _WIDER)):
+        end.doubt = max(by * sqrt(max(0.0, prior * (1 - prior * part * part / total))), _DOUBT)

@@ -4,7 +4,7 @@ Input: a `Case`. Output: a `Fit`, and what was assumed in words. Invariant: an u
 assumed; another value than vLLM's own is assumed only where the default is far from what was observed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from statistics import median, stdev
@@ -18,6 +18,8 @@ from vllm_vitals.simulator.settings import ServerSettings, SettingsError
 from vllm_vitals.simulator.steptime import StepTime
 
 MIN_SECONDS, MAX_REQUESTS = 120.0, 3_000
+LOOPS = 0.3  # preemptions a request from which recomputation is much of the prefill
+ALIKE = 0.02  # medians of misses (a share) that say the same
 FAR = 0.5  # a value is ruled out whose worst miss is larger by so much (a share), and twice as large
 NAMES = {
     "generated": "generated tokens/s", "completed": "requests/s", "per_completion": "preemptions a request",
@@ -65,6 +67,11 @@ class Fit:
     def worst(self) -> float:
         """The largest miss."""
         return max(self.misses.values(), default=0.0)
+
+    @property
+    def middle(self) -> float:
+        """The median miss."""
+        return median(self.misses.values()) if self.misses else 0.0
 
     def value(self, name: str) -> Any:
         """Return one of the server's settings."""
@@ -117,9 +124,9 @@ def _plain(value: object) -> str:
 
 
 def calibrated(settings: ServerSettings, case: Case, effort: SimulationBudget) -> Fit:
-    """Simulate the settings as they are. Where every token came faster or slower, all steps are scaled once.
+    """Simulate the settings as they are. Where every token came faster or slower, the step time is put right once.
 
-    The scaled measure keeps its first miss: it was used, so it proves nothing.
+    The measure that it is put right by keeps its first miss: it was used, so it proves nothing.
     """
     here, time, base = case.here, case.time, Variant("", "as it is", settings, case.here.load)
     outcomes = runs(base, time, here, effort)
@@ -128,10 +135,29 @@ def calibrated(settings: ServerSettings, case: Case, effort: SimulationBudget) -
     seen, simulated = here.observed["tpot_mean"].value, centre(outcomes, "tpot_mean")
     if not seen or not simulated or not 0.5 <= seen / simulated <= 2 or abs(seen / simulated - 1) < 0.03:
         return fit
-    scaled = time.scaled(seen / simulated)
-    again = runs(base, scaled, here, effort)
-    better = {**misses_of(here, again), "tpot_mean": misses["tpot_mean"]}
-    return Fit(base, scaled, again, better) if median(better.values()) <= median(misses.values()) else fit
+
+    def again(changed: StepTime) -> Fit:
+        found = runs(base, changed, here, effort)
+        return Fit(base, changed, found, {**misses_of(here, found), "tpot_mean": misses["tpot_mean"]})
+
+    scaled = again(time.scaled(seen / simulated))
+    if seen < simulated and time.prefill and (here.observed["per_completion"].value or 0.0) >= LOOPS:
+        cheaper = _cheaper_prefill(time, seen, simulated, again)
+        scaled = cheaper if cheaper.middle <= scaled.middle + ALIKE else scaled
+    return scaled if scaled.middle <= fit.middle else fit
+
+
+def _cheaper_prefill(time: StepTime, seen: float, simulated: float, again: Callable[[StepTime], Fit]) -> Fit:
+    """Return the fit whose prefill alone is cheaper, as far as tokens came faster than simulated.
+
+    In a loop most prefill is recomputation, which no counter shows: the fit guesses how much a victim loses and charges
+    slow steps to it. So prefill is the least certain term there, and what decoding alone costs is not to be touched.
+    """
+    free = again(replace(time, prefill=0.0))
+    least = centre(free.outcomes, "tpot_mean") or simulated
+    if least >= seen or least >= simulated:
+        return free
+    return again(replace(time, prefill=time.prefill * (seen - least) / (simulated - least)))
 
 
 def misses_of(here: Situation, outcomes: Sequence[Outcome]) -> dict[str, float]:

@@ -56,8 +56,7 @@ class Aftermath:
 
     def feed(self, at: float, sample: EngineSample, settings: Mapping[str, str], evicts: bool) -> Followed | None:
         """Take in a sample of ``at`` (epoch s)."""
-        before, changed = self._last, _changed(self._settings, settings)
-        again = before is not None and restarted(before, sample)
+        before, said = self._last, self._settings
         self._last, self._settings = sample, settings
         if evicts:
             self._evicted_at = at
@@ -65,6 +64,7 @@ class Aftermath:
             self._cause = None
             self._counts.clear()
             return None
+        changed, again = _changed(said, settings), before is not None and restarted(before, sample)
         if again:
             self._counts.clear()
         if again:
@@ -141,7 +141,7 @@ def _draining(passed: float, quiet: float, sample: EngineSample, cause: _Cause) 
 
 def _changed(before: Mapping[str, str], now: Mapping[str, str]) -> str:
     """Return the first setting that is another than before, in words."""
-    if before is now or not before:
+    if before == now or not before:
         return ""
     names = [name for name in sorted(now) if name in before and before[name] != now[name]]
     name = next((name for name in names if name not in CONSEQUENCES), next(iter(names), ""))

@@ -26,8 +26,9 @@ class AnswerLengths:
 
     def feed(self, at: float, span: Span, readings: Mapping[str, Reading], worth: float) -> Mapping[str, Reading]:
         """Return the readings to take in place of those given; none where fewer than ``worth`` (a share) are cut."""
-        share, made = readings["truncated_ratio"].value, signals.of_answers(span, "request_output_tokens")
-        if share is None or share < worth or made is None or made.count <= 0:
+        share = readings["truncated_ratio"].value
+        made = None if share is None or share < worth else signals.of_answers(span, "request_output_tokens")
+        if share is None or made is None or made.count <= 0:
             self._known, self.cap = {}, None
             return {}
         stale = not self._known or at - self._at >= AGAIN_S or made.count >= 2 * self._count

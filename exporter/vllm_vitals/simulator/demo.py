@@ -38,10 +38,10 @@ _LOOK_EVERY_S = 0.1  # real
 _DRAW_EVERY_S = 0.25  # real
 _TERM_S = 4.0  # real: for so long each term is explained before the next
 NEXT = """What next, with servers of your own:
-  vllm-vitals check http://localhost:8000             a verdict in 30 s (--auto)
-  vllm-vitals check --prometheus URL                  all that it scrapes
-  vllm-vitals incident --prometheus URL --since 7d    what happened last week
-  vllm-vitals run http://localhost:8000               this page for them"""
+  vllm-vitals check http://localhost:8000           a verdict in 30 s
+  vllm-vitals check --prometheus URL                all that it scrapes
+  vllm-vitals incident --prometheus URL --since 7d  what happened last week
+  vllm-vitals run http://localhost:8000             this page for them"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,6 +181,7 @@ def test_computed_prompts_are_counted_exactly_where_vllm_does() -> None:
 # what is recomputed
 
 LENGTHS: Seen = {"request_prompt_tokens": [(100.0, 4.0)], "request_output_tokens": [(60.0, 4.0)]}
+LONG: Seen = {"request_prompt_tokens": [(3000.0, 4.0)], "request_output_tokens": [(600.0, 4.0)]}
 
 
 @pytest.mark.parametrize(
@@ -228,11 +229,13 @@ def test_with_prefix_caching_a_tenth_is_lost_where_lengths_are_not_known(unknown
 @pytest.mark.parametrize(
     ("given", "share"),
     [
-        # 0.9 x 60 / 100 / 2 = 0.27 of them decode and lose 60 tokens, the others a block of 16: of 130
-        ({}, (0.73 * 16 + 0.27 * 60) / 130),
+        # 0.9 x 60 / 100 / 2 = 0.27 of them decode and lose 60 tokens, the others half an output: of 130
+        ({}, (0.73 * 30 + 0.27 * 60) / 130),
+        ({"block": 64.0}, (0.73 * 64 + 0.27 * 60) / 130),  # a block where that is more
         ({"block": None}, (0.73 * 32 + 0.27 * 60) / 130),
         ({"ratio": 0.1}, 60 / 130),  # more than all cannot decode
-        ({"context": 100.0}, (0.73 * 16 + 0.27 * 50) / 100),  # half the context at most
+        ({"context": 100.0}, (0.73 * 30 + 0.27 * 50) / 100),  # half the context at most
+        ({"seen": LONG, "context": 4000.0}, (0.91 * 120 + 0.09 * 600) / 4000),  # long answers leave no more than 120
         ({"context": 10.0}, (0.73 * 10 + 0.27 * 5) / 10),
     ],
 )

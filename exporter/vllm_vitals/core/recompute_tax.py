@@ -53,6 +53,7 @@ UNKNOWN_CACHING = LostShare(0.2, 0.05, sure=False)
 DECODE_PREEMPTIONS = 0.9  # preemptions in the decode phase a completion, for each output token per prompt token
 LEAST_LOST = 0.4  # of the estimate; a loop whose server was short of CPU lost half of it for a minute
 ASSUMED_BLOCK = 32.0  # tokens; between vLLM's 16 on GPUs and its 128 on CPUs
+MID_PREFILL_LOST = 120.0  # tokens of a victim in mid-prefill that others take while it waits, at most half an output
 
 
 def lost_share(
@@ -61,10 +62,11 @@ def lost_share(
     """Return how much of its context a victim computes again.
 
     Without prefix caching 0.4 was measured in loops. With it a victim finds its blocks again unless others took them
-    meanwhile: one that is evicted in mid-prefill loses one block, one that decodes loses about as much as an output is
-    long, at most half its context. How many decode follows from the lengths: about 0.9 output / prompt of the
-    preemptions a completion. Measured on nine loops of vLLM 0.32 (an instrumented scheduler's count of tokens scheduled
-    again): within 1.3 x of the truth on each, where one constant is off by up to 3 x (docs/adr).
+    meanwhile: one that is evicted in mid-prefill loses a block, or where blocks are small what the others grow by until
+    it fits again; one that decodes loses about as much as an output is long, at most half its context. How many decode
+    follows from the lengths: about 0.9 output / prompt of the preemptions a completion. Held against an instrumented
+    scheduler's count of tokens scheduled again on loops of vLLM 0.32, and for small blocks against the simulator's
+    (docs/adr/0004).
     """
     if sample.kv_restored:
         return LostShare(0.0, 0.0, 0.0)
@@ -81,7 +83,8 @@ def lost_share(
     if not context or not prompt or output is None or not ratio:
         return LostShare(usual, usual * LEAST_LOST)
     decoding = min(1.0, DECODE_PREEMPTIONS * output / prompt / ratio)
-    tokens = (1 - decoding) * min(block or ASSUMED_BLOCK, context) + decoding * min(output, context / 2)
+    filling = min(max(block or ASSUMED_BLOCK, min(MID_PREFILL_LOST, output / 2)), context)
+    tokens = (1 - decoding) * filling + decoding * min(output, context / 2)
     share = min(1.0, tokens / context)
     return LostShare(share, share * LEAST_LOST)
 

@@ -7,7 +7,13 @@ native, and helpers named level:metric:operation. What PromQL cannot know stays 
 from collections.abc import Callable
 
 from vllm_vitals.config.alerts import Config
-from vllm_vitals.core.recompute_tax import ASSUMED_BLOCK, DECODE_PREEMPTIONS, LEAST_LOST, UNKNOWN_CACHING
+from vllm_vitals.core.recompute_tax import (
+    ASSUMED_BLOCK,
+    DECODE_PREEMPTIONS,
+    LEAST_LOST,
+    MID_PREFILL_LOST,
+    UNKNOWN_CACHING,
+)
 from vllm_vitals.rules import raw
 from vllm_vitals.rules.model import Recording
 from vllm_vitals.rules.promql import Fold, by, metric, number, on
@@ -289,15 +295,15 @@ def _caching(config: Config) -> tuple[str, str]:
 
 
 def _lost_with_caching(config: Config) -> str:
-    """One that is evicted in mid-prefill loses a block, one that decodes about an output, at most half its context."""
+    """Say what `core.recompute_tax.lost_share` says, with a block of 32 tokens: no rule reads a label's number."""
     context = f"({_PROMPT} + {_OUTPUT} / 2)"
     decoding = (
         f"clamp_max({number(DECODE_PREEMPTIONS)} * {_OUTPUT} / {_PROMPT}"
         f" / ({metric('preemptions_per_completion')} > 0), 1)"
     )
     output = f"max {by(config.identity)} (({_OUTPUT} <= {context} / 2) or {context} / 2)"
-    block = f"clamp_max({context}, {number(ASSUMED_BLOCK)})"
-    return f"clamp_max(((1 - {decoding}) * {block} + {decoding} * ({output})) / {context}, 1)"
+    filling = f"clamp_min(clamp_max({_OUTPUT} / 2, {number(MID_PREFILL_LOST)}), {number(ASSUMED_BLOCK)})"
+    return f"clamp_max(((1 - {decoding}) * {filling} + {decoding} * ({output})) / {context}, 1)"
 
 
 def computed_prompts(config: Config) -> str:

@@ -1,4 +1,5 @@
-"""Write docs/reference.md: every metric, state and threshold; the table of raw names in docs/from-vllm.md; and the
+"""Write docs/reference.md: every metric, state and threshold; the table of raw names in docs/from-vllm.md; the
+examples in docs/scaling.md; and the
 topics of ``vllm-vitals help``, which are these and whole documents.
 
 All from the code or the document that defines them. ``python tools/reference.py`` writes; ``--check`` fails when a
@@ -15,6 +16,8 @@ from vllm_vitals.config.durations import duration_text
 from vllm_vitals.config.thresholds import TIMES
 from vllm_vitals.core import state_machine, thresholds
 from vllm_vitals.core.states import State
+from vllm_vitals.kubernetes import scaling
+from vllm_vitals.rules.model import dump
 from vllm_vitals.vllm.families import FAMILIES
 from vllm_vitals.vllm.family import Family, Name
 
@@ -22,7 +25,7 @@ ROOT = Path(__file__).parent.parent
 TOPICS = ROOT / "exporter" / "vllm_vitals" / "topics"
 # Documents that a person without a browser asks for; the terminal shows them without links and pictures.
 DOCUMENTS = ("exit-codes", "glossary", "knobs", "slow", "troubleshooting")
-TARGET, NAMES = ROOT / "docs" / "reference.md", ROOT / "docs" / "from-vllm.md"
+TARGET, NAMES, SCALING = (ROOT / "docs" / f"{name}.md" for name in ("reference", "from-vllm", "scaling"))
 SECTIONS = (
     ("What vLLM says, under names that no release changes", catalog.NORMALISED),
     ("More of what vLLM says, where the server has it", catalog.DETAILS),
@@ -125,6 +128,23 @@ def with_names(text: str) -> str:
     return f"{head}<!-- names -->\n{raw_names()}\n<!-- /names -->{rest.partition('<!-- /names -->')[2]}"
 
 
+def with_examples(text: str) -> str:
+    """Return the document on scaling with its examples, each between marks with its name."""
+    model, where, limit = "chat-70b", "models", 54
+    examples = {
+        "keda": scaling.scaled_object(model, where),
+        "autoscaler": scaling.autoscaler(model, where),
+        "adapter": scaling.adapter_rules(),
+        "envoy": scaling.envoy_cap(limit),
+        "litellm": scaling.litellm_cap(model, where, limit),
+    }
+    for name, document in examples.items():
+        head, _, rest = text.partition(f"<!-- {name} -->\n")
+        _, end, tail = rest.partition(f"<!-- /{name} -->")
+        text = f"{head}<!-- {name} -->\n```yaml\n{dump(document, '')}```\n{end}{tail}"
+    return text
+
+
 def topics() -> dict[Path, str]:
     """Return what `vllm-vitals help` shows, by file."""
     config = (ROOT / "config.example.yaml").read_text()
@@ -159,7 +179,8 @@ def without_links(text: str) -> str:
 
 def main() -> int:
     """Write or check."""
-    texts = {TARGET: page(), NAMES: with_names(NAMES.read_text()), **topics()}
+    filled = {NAMES: with_names(NAMES.read_text()), SCALING: with_examples(SCALING.read_text())}
+    texts = {TARGET: page(), **filled, **topics()}
     if "--check" not in sys.argv:
         TOPICS.mkdir(exist_ok=True)
         for file, text in texts.items():

@@ -1,10 +1,12 @@
 """What to scale by: engines needed and the concurrency limit, as Prometheus itself records them."""
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import kubernetes_validate
 import promql_parser
 import pytest
@@ -14,6 +16,8 @@ from bench import scaling as bench
 from tests.rules.tools import promtool_test
 from tests.typed import typed
 from vllm_vitals.config.section import parse_alerts
+from vllm_vitals.kubernetes import scaling
+from vllm_vitals.kubernetes.build import _scaling
 from vllm_vitals.rules.build import rules
 from vllm_vitals.rules.model import Recording, groups_dict
 from vllm_vitals.rules.scale import LIMIT, NEEDED
@@ -86,7 +90,7 @@ def evaluated(folder: Path, expected: Mapping[str, Mapping[str, float | None]]) 
             tests.append({"expr": one, "eval_time": f"{MINUTES}m", "exp_samples": samples})
     inputs = [{"series": name, "values": values} for name, values in series.items()]
     test = {"interval": "15s", "input_series": inputs, "promql_expr_test": tests}
-    document = {"rule_files": ["recording.yml"], "evaluation_interval": "15s", "tests": [test]}
+    document = {"rule_files": [str(folder / "recording.yml")], "evaluation_interval": "15s", "tests": [test]}
     return promtool_test(document, folder, "scale")
 
 
@@ -117,6 +121,7 @@ def test_a_wrong_capacity_is_named(capacity: str, said: str, tmp_path: Path) -> 
     assert said in done.stderr
 
 
+SCALED_OBJECT = json.loads((Path(__file__).parents[1] / "data" / "kubernetes" / "ScaledObject.json").read_text())
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "scaling.md").read_text()
 BLOCKS: list[Any] = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", DOCUMENT, re.DOTALL)]
 
@@ -127,12 +132,31 @@ def test_the_examples_read_the_series_and_the_cluster_takes_them() -> None:
     assert parse_alerts(by_kind["alerts"]).capacity == {"chat-70b": 1.6}
     query = by_kind["ScaledObject"]["spec"]["triggers"][0]["metadata"]["query"]
     assert NEEDED in query
+    jsonschema.validate(by_kind["ScaledObject"], SCALED_OBJECT)
+    counted = {**by_kind["ScaledObject"]["spec"]["triggers"][0], "metricType": "Value"}
+    spoilt = {**by_kind["ScaledObject"], "spec": {**by_kind["ScaledObject"]["spec"], "triggers": [counted]}}
+    with pytest.raises(jsonschema.ValidationError, match="AverageValue"):  # KEDA would pass over the fallback
+        jsonschema.validate(spoilt, SCALED_OBJECT)
     promql_parser.parse(query)
     (adapter,) = by_kind["externalRules"]["externalRules"]
     assert adapter["seriesQuery"] == NEEDED
     metric = by_kind["HorizontalPodAutoscaler"]["spec"]["metrics"][0]["external"]["metric"]["name"]
     assert adapter["name"]["as"] == metric
     assert LIMIT in DOCUMENT
+
+
+def test_a_model_s_name_and_identity_go_into_what_is_generated() -> None:
+    made = scaling.scaled_object('Org/Chat "70b"', "models")
+    jsonschema.validate(made, SCALED_OBJECT)
+    assert made["metadata"]["name"] == made["spec"]["scaleTargetRef"]["name"] == "org-chat-70b"
+    promql_parser.parse(made["spec"]["triggers"][0]["metadata"]["query"])
+    assert "by (namespace, model_name)" in scaling.adapter_rules(("namespace",))["externalRules"][0]["metricsQuery"]
+    config = parse_alerts({"alerts": {"capacity": {"b": 2.0, "a": 1.0}}})
+    assert _scaling(parse_alerts({})) == {}
+    written = {name: list(yaml.safe_load_all(text)) for name, text in _scaling(config).items()}
+    assert [each["metadata"]["name"] for each in written["scaling/keda.yml"]] == ["a", "b"]
+    for each in written["scaling/autoscalers.yml"]:
+        kubernetes_validate.validate(each, "1.37", strict=True)
 
 
 def test_the_simulated_loop_follows_the_arithmetic_of_the_rules() -> None:

@@ -2,8 +2,8 @@
 
 Input: a config file of vllm-vitals, one of the alerts, and where it shall run. Output: vllm-vitals.yml, rules.yml,
 dashboards.yml, a Kustomization that names them (so spelt, `kubectl apply -f` passes over it), below routes/ what needs
-receivers before it is applied, and below chart/ what the Helm chart links to. Invariant: the same input gives the same
-bytes, and the config inside has passed the daemon's own check.
+receivers before it is applied, below scaling/ examples for models of known capacity, and below chart/ what the Helm
+chart links to. Invariant: the same input gives the same bytes, and the config inside has passed the daemon's own check.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ from vllm_vitals.config import loader, section
 from vllm_vitals.config.alerts import Config as AlertConfig
 from vllm_vitals.dashboards import build as dashboards_build
 from vllm_vitals.dashboards.site import Site as DashboardSite
-from vllm_vitals.kubernetes import chart, presets
+from vllm_vitals.kubernetes import chart, presets, scaling
 from vllm_vitals.kubernetes.objects import Object, Site, everything, placed
 from vllm_vitals.rules import build as rules_build
 from vllm_vitals.rules import routing
@@ -48,6 +48,7 @@ def outputs(
         **manifests,
         "Kustomization": dump(kustomization | {"resources": list(manifests)}, HEADER),
         "routes/routes.yml": _file([_routes(site, limits)]),
+        **_scaling(limits),
         **{f"chart/{name}": text for name, text in chart.outputs(limits, HEADER).items()},
     }
 
@@ -59,6 +60,18 @@ def _routes(site: Site, limits: AlertConfig) -> Object:
         return placed(victoria_routes(routes), site)
     spec = {**chart.alertmanager_spec(routes), "receivers": [{"name": each["name"]} for each in routes["receivers"]]}
     return placed(object_of("monitoring.coreos.com/v1alpha1", "AlertmanagerConfig", "vllm-vitals", spec), site)
+
+
+def _scaling(limits: AlertConfig) -> dict[str, str]:
+    """Return what scales the models whose capacity is known: examples, to be looked through before they are applied."""
+    if not limits.capacity:
+        return {}
+    models, where = sorted(limits.capacity), "default"
+    return {
+        "scaling/keda.yml": _file(scaling.scaled_object(model, where) for model in models),
+        "scaling/autoscalers.yml": _file(scaling.autoscaler(model, where) for model in models),
+        "scaling/prometheus-adapter.yml": _file([scaling.adapter_rules(limits.identity_labels)]),
+    }
 
 
 def in_cluster(config: AlertConfig) -> AlertConfig:

@@ -164,7 +164,7 @@ def _estimate(
 ) -> Reading:
     """Return the value inside its bounds, with the doubt where it could as well be quite another."""
     low, high = max(likely[0], lower), min(likely[1], upper)
-    if upper > lower and not doubt and high > sure * max(low, 1e-12):
+    if not doubt and high > sure * max(low, 1e-12):
         doubt = f"the buckets leave it open: likely {low:.3g} to {high:.3g}"
     return Reading(min(max(value, lower), upper), lower, upper, why=doubt if upper > lower else "")
 

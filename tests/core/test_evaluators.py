@@ -64,6 +64,17 @@ def test_an_engine_that_has_not_finished_anything_may_take_longer(
     assert stuck(evaluator(), limit, responses=finished).state is State.STALLED
 
 
+@pytest.mark.parametrize(("errors", "stalled"), [(1.0, True), (1.2, False)])
+def test_an_engine_that_ends_ten_requests_a_minute_is_not_stalled_whatever_it_makes_of_them(
+    errors: float, stalled: bool
+) -> None:
+    judge = evaluator()
+    for number in range(10):  # every 7 s; the later half of the window is 35 s long: 8.6 or 10.3 errors a minute
+        ended = {"stop": 5.0, "error": errors * number}
+        said = judge.observe(7.0 * number, replace(ZERO, responses=ended), {})
+    assert (said.state is State.STALLED) is stalled
+
+
 def test_a_canary_that_has_no_answer_is_as_old_as_it_was_sent_and_weights_excuse_it() -> None:
     silent = ServerView(canary=CanaryVerdict(silent_since=990.0))
     for updating, state in ((False, State.STALLED), (True, State.HEALTHY)):

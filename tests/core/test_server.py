@@ -251,6 +251,22 @@ def test_counters_that_fall_and_come_back_four_times_are_two_servers() -> None:
     assert not any(by_counters(*two, every=600.0))
 
 
+@pytest.mark.parametrize(("gap", "several"), [(25.0, True), (25.1, False)])
+def test_counters_prove_nothing_across_a_scrape_that_was_missed(gap: float, several: bool) -> None:
+    watch = IdentityWatch()
+    for number, count in enumerate((100.0, 10.0, 110.0, 20.0, 120.0, 30.0, 130.0)):
+        watch.feed(10.0 * number, page(generation_tokens=count))
+    assert bool(watch.feed(60.0 + gap, page(generation_tokens=40.0))) is several
+
+
+def test_scrapes_that_become_slower_prove_something_again_once_the_interval_is_learnt() -> None:
+    watch, at, told = IdentityWatch(), 0.0, list[bool]()
+    for number in range(14):  # every 10 s, then every 30 s: a tenth more of what passes for one interval at each
+        at += 10.0 if number < 4 else 30.0
+        told.append(bool(watch.feed(at, page(generation_tokens=5.0 * number + (10.0 if number % 2 else 100.0)))))
+    assert told.index(True) == 11
+
+
 # held KV blocks
 
 

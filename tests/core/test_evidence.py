@@ -57,6 +57,7 @@ def numbers(word: str, told: tuple[Evidence, ...]) -> tuple[float | None, float 
     [
         (1.0, 3.0, True, "8 running, 3 waiting, the queue drains"),
         (1.0, 3.0, False, "8 running, 3 waiting, the queue does not drain"),
+        (1.0, 1.0, False, "8 running, 1 waiting, the queue does not drain"),
         (1.0, 3.0, None, "8 running, 3 waiting"),
         (0.9, 3.0, True, "8 running, 3 waiting"),
         (None, 3.0, True, "8 running, 3 waiting"),

@@ -150,6 +150,16 @@ def test_an_engine_that_does_not_speculate_rejects_nothing() -> None:
     assert not Pace(0.0, 0.03, 0.03, 30, acceptance=0.1).rejected
 
 
+def test_a_slow_engine_is_compared_with_windows_of_as_much_prefill_a_second() -> None:
+    memory, at = past(30, gap=0.03, prefill=100.0)
+    for _ in range(30):  # five times as much a second, and faster for other reasons
+        memory.feed(view(at, gap=0.02, prefill=1000 / 3), LIMITS)
+        at += 60.0
+    pace = looked(memory, at, gap=0.06, prefill=200.0)
+    assert pace is not None
+    assert (pace.usual, pace.windows) == (pytest.approx(0.03), 30)
+
+
 def line(*runs: float, noise: float = 0.0) -> UsualPace:
     """Thirty windows of a batch: 10 ms and 5 ms a running request, KV in proportion."""
     memory = UsualPace()

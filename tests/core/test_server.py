@@ -173,6 +173,7 @@ def test_a_pause_lasts_until_a_resume_and_its_evictions_a_minute_longer() -> Non
 def test_a_pause_that_began_before_we_looked_is_one_where_nobody_resumed() -> None:
     assert paused(((2.0, 0.0), 5.0)) == [YES]
     assert paused(((0.0, 2.0), 5.0)) == [NO]
+    assert paused(((2.0, 1.0), 5.0)) == [UNKNOWN]
 
 
 def test_any_token_later_ends_a_pause_and_one_of_its_own_interval_does_not() -> None:

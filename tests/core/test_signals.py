@@ -250,6 +250,7 @@ def test_with_prefix_caching_it_follows_from_lengths_and_how_many_decode(given: 
     ("rate", "useful", "context", "tax"),
     [
         (2.0, 100.0, Context(100.0, 50.0, 200.0), (80 / 180, 10 / 110, 400 / 500)),
+        (0.002, 0.5, Context(100.0, 50.0, 200.0), (0.08 / 0.58, 0.01 / 0.51, 0.4 / 0.9)),  # a token every other second
         (0.0, 100.0, None, (0.0, 0.0, 0.0)),
         (2.0, 0.0, Context(100.0, 50.0, 200.0), (1.0, 1.0, 1.0)),
         (2.0, 0.0, Context(0.0, 0.0, 0.0), (0.0, 0.0, 0.0)),
@@ -416,6 +417,14 @@ def test_tails_are_quantiles_and_only_of_what_decodes() -> None:
         assert told["ttft_p99_seconds"].value is not None
 
 
+def test_failed_requests_leave_the_tails_of_their_own_time_a_token_and_not_those_of_gaps() -> None:
+    seen: Seen = {family: [(0.001, 5.0), (0.04, 5.0)] for family in ("tpot_seconds", "inter_token_latency_seconds")}
+    first = replace(ZERO, responses={"stop": 0.0, "error": 0.0})
+    told = signals.tails(span(seen, first=first, responses={"stop": 5.0, "error": 5.0}), Role.SERVE)
+    assert told["tpot_p50_seconds"].lower == 0.025
+    assert told["tpot_p50_seconds.inter_token"].upper == 0.01
+
+
 def test_lengths_have_their_spread_only_where_answers_have_lengths() -> None:
     seen: Seen = {"request_prompt_tokens": [(500.0, 10.0)], "request_output_tokens": [(50.0, 9.0), (5000.0, 1.0)]}
     told = signals.lengths(span(seen), Role.SERVE)
@@ -446,6 +455,7 @@ OUT = "request_output_tokens"
     [
         ({"responses": {"stop": 20.0}, "generation_tokens": 20.0}, {OUT: [(1.0, 19.0), (9.0, 1.0)]}, Role.PREFILL),
         ({"responses": {"stop": 20.0}, "generation_tokens": 20.0}, {OUT: [(1.0, 18.0), (9.0, 2.0)]}, Role.SERVE),
+        ({"responses": {"stop": 20.0}, "generation_tokens": 20.0}, {OUT: [(1.0, 1.0)]}, Role.PREFILL),
         ({"responses": {"stop": 19.0}, "generation_tokens": 20.0}, {OUT: [(1.0, 19.0)]}, None),
         ({"responses": {"stop": 20.0}, "prompt_tokens": 9.0}, {}, Role.POOLING),
         ({"responses": {"stop": 20.0}, "prompt_tokens": 0.0}, {}, Role.SERVE),

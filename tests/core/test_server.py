@@ -286,6 +286,14 @@ def test_what_is_held_is_the_least_usage_of_a_lull() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("ended", "seen", "seconds"), [(30.0, 70.0, 60.0), (29.9, 70.0, 30.0), (30.0, 69.9, pytest.approx(29.9))]
+)
+def test_lulls_add_up_where_each_outlasts_the_lease_of_a_transfer(ended: float, seen: float, seconds: float) -> None:
+    story = held((0.0, 0.0, 0.3), (ended, 1.0, 0.9), (40.0, 0.0, 0.3), (seen, 0.0, 0.3))
+    assert story[-1] == (0.3, seconds, 0)
+
+
 @pytest.mark.parametrize("unknown", ["kv_usage", "running", "waiting"])
 def test_what_is_not_known_is_not_held(unknown: str) -> None:
     known = EngineSample(running=0.0, waiting=0.0, kv_usage=0.5)

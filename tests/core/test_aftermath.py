@@ -1,10 +1,16 @@
 """What the page says after something was done about evictions: still evicting and why, worked, or no effect."""
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from vllm_vitals.core.aftermath import Aftermath
 from vllm_vitals.core.sample import EngineSample
 from vllm_vitals.core.snapshot import Followed
+from vllm_vitals.core.target_evaluator import TargetEvaluator
+from vllm_vitals.recordings import recording
+from vllm_vitals.serve import views
+
+RECOVER = Path(__file__).parent.parent / "data" / "measured" / "degrade_and_recover" / "metrics.jsonl.gz"
 
 # s, running, waiting, finished so far, preemptions so far
 Moment = tuple[float, float, float, float, float]
@@ -79,3 +85,18 @@ def test_another_setting_is_named_by_the_knob_and_judged() -> None:
 
 def test_a_healthy_engine_that_restarts_is_not_followed() -> None:
     assert seen(((5.0 * k, 6.0, 0.0, 2.5 * k, 0.0) for k in range(60)), 100.0, 0.0) == []
+
+
+def test_the_cap_that_did_not_end_degrade_and_recover_says_why() -> None:
+    """A cap of 6 came at about 160 s of a real server; 90 s later it still evicted."""
+    judge = TargetEvaluator("t")
+    polls = [judge.observe(scrape) for scrape in recording.read(RECOVER)]
+    began, found = polls[0].at, [poll.engines[0].followed for poll in polls]
+    assert not any(each for each, poll in zip(found, polls, strict=True) if poll.at - began < 160)
+    last = found[-1]
+    assert last is not None
+    assert (last.what, last.word) == ("fewer requests let in", "draining")
+    assert "still evicting because 25 wait inside (47 were inside): about" in last.text
+    shown = views.engine(polls[-1].engines[0], polls[-1].at)["followed"]
+    assert (shown["result"], shown["text"], shown["since"]) == ("draining", last.text, last.since)
+    assert views.since(last).endswith(f"UTC (fewer requests let in): {last.text}")

@@ -96,16 +96,15 @@ class Worker:
 
 def measured(folders: list[Path], beside: Path | None, rounds: int) -> dict[str, list[float]]:
     """By recording: the middle of all rounds to read, to judge, and to judge beside; one after the other each time."""
-    here = Worker(HERE.parents[1] / "exporter", folders)
-    asked = [(here, "read"), (here, "judge")]
-    if beside is not None:
-        asked.append((Worker(beside, folders), "judge"))
+    here = HERE.parents[1] / "exporter"
+    roots = [(here, "read"), (here, "judge"), *([] if beside is None else [(beside, "judge")])]
+    asked = [(Worker(root, folders), what) for root, what in roots]  # each alone with its caches
     found: list[list[list[float]]] = [[[] for _ in asked] for _ in folders]
     for turn in range(rounds):
         for number, costs in enumerate(found):
             for (worker, what), times in list(zip(asked, costs, strict=True))[:: 1 if turn % 2 else -1]:
                 times.append(worker.cost(what, number))
-    for worker in {worker for worker, _ in asked}:
+    for worker, _ in asked:
         worker.end()
     return {folder.name: [median(times) for times in costs] for folder, costs in zip(folders, found, strict=True)}
 

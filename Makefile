@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help demo test lint build generated pytest bench gate soak fuzz incidents traces package sbom lock setup tools clean
+.PHONY: help demo test lint build generated pytest bench gate soak fuzz incidents traces year package sbom lock setup tools clean
 
 help:
 	@echo "make demo    a simulated vLLM server that gets into trouble, watched: no GPU, no Docker"
@@ -18,6 +18,7 @@ help:
 	@echo "make incidents  every recording at true speed through real programs: what would have paged (five minutes)"
 	@echo "make bench   speed, as ratios against the reference library and Prometheus"
 	@echo "make traces  days of real arrivals through the simulator, judged (a few minutes)"
+	@echo "make year    a year's operations and incidents through the rules: pages and tickets (ten minutes)"
 	@echo "make gate    every dashboard in every world: states, fleets of 1 to 200 engines, 5 minutes to 30 days (minutes)"
 	@echo "make soak    everything hostile at once, beside a hundred good targets: SOAK=10 minutes"
 	@echo "make fuzz    hostile input for minutes"
@@ -80,6 +81,10 @@ fuzz: $(VENV)/.ready
 
 incidents: $(VENV)/.ready tools
 	python -m tests.rules.live
+
+# What each operation of a year pages and files, against a fixed budget: docs/alert-budget.md. The suite plays two worlds.
+year: $(VENV)/.ready tools
+	python -m tests.rules.year
 
 package:
 	tools/package.sh "$(PYTHON)" dist

@@ -1,6 +1,7 @@
 """One incident is one page, whatever the number of engines; one engine of many is a ticket; losing sight is loud."""
 
 import random
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -104,6 +105,25 @@ def test_twenty_replicas_asked_every_five_minutes_are_not_silent(tmp_path: Path)
         ]
     silent = 'count_over_time(ALERTS{alertname="VLLMEngineSilent"}[8h])'
     assert not verdict(rows, [{"expr": silent, "eval_time": "28785s", "exp_samples": []}], tmp_path)
+
+
+@pytest.mark.parametrize(("begins", "away", "read"), [(300, None, 315), (0, range(300, 900, STEP), 930)])
+def test_a_series_that_is_young_or_was_not_seen_for_a_while_is_not_called_silent(
+    begins: int, away: range | None, read: int, tmp_path: Path
+) -> None:
+    """20 s old, and after an outage of Prometheus of ten minutes: that it makes tokens is told, or nothing is."""
+
+    def seen(at: int) -> bool:
+        return at >= begins and (away is None or at not in away)
+
+    rows = [
+        *states(lambda at: State.DEATH_SPIRAL if seen(at) else None, read),
+        row("generation_tokens_total", lambda at: 100_000 + 1000.0 * at if seen(at) else None, read),
+    ]
+    text = text_of(rows, "VLLMDeathSpiral", read, tmp_path, severity="page")
+    told = re.search(r"generated tokens/s on these engines [^:]*: ([\d.]+)\.", text)
+    assert told is None or 100 < float(told[1]) <= 1500, text  # a rate of two samples is less than the whole
+    assert not re.search(r"\b(1h|1 hour|10m|10 minutes)\b", text), text
 
 
 @pytest.mark.parametrize("wanted", [None, 0, 10])

@@ -19,6 +19,7 @@ from vllm_vitals.core.snapshot import Scrape
 from vllm_vitals.core.states import State
 from vllm_vitals.core.target_evaluator import TargetEvaluator
 from vllm_vitals.recordings.recording import read
+from vllm_vitals.rules.native_state import UNSAID
 
 VERSIONS = sorted(path.name for path in (ROOT / "tests" / "data" / "versions").iterdir())
 SCRAPED = {"instance": "gpu1:8000", "job": "vllm", "model_name": "llama"}
@@ -477,7 +478,8 @@ def test_a_ruler_that_sees_its_own_output_late_says_the_same_later(
         value_at(2985, began, 1), state_at(4200, State.HEALTHY),
     ]  # fmt: skip
     one = {"interval": f"{STEP}s", "input_series": rows({**engine, **up()}, 4200), "promql_expr_test": checks}
-    assert not promtool_test(document([one], [str(late)], late=True), tmp_path, "late")
+    files = [str(late), str(RULES / "recording.yml")]
+    assert not promtool_test(document([one], files, late=True), tmp_path, "late")
 
 
 def test_prefill_that_starves_decode(tmp_path: Path) -> None:
@@ -551,5 +553,8 @@ def test_exactly_one_state_holds_at_every_moment(tmp_path: Path) -> None:
     inputs = rows({**lively, **up()}, 1800)
     checks = [value_at(at, "sum(vllm_vitals_state)", 1) for at in range(0, 1800, STEP)]
     judge(
-        tmp_path, inputs, *checks, *(value_at(at, "count(vllm_vitals_state)", len(State)) for at in range(0, 1800, 300))
+        tmp_path,
+        inputs,
+        *checks,
+        *(value_at(at, "count(vllm_vitals_state)", len(State) - len(UNSAID)) for at in range(0, 1800, 300)),
     )

@@ -33,7 +33,7 @@ def test_errors_and_aborts_are_no_completions(tmp_path: Path) -> None:
     given_up = {**ended("error", 0.1), **ended("abort", 1)}
     judge(
         tmp_path, rows({**server(), **given_up, **up()}, 600),
-        value_at(600, "round(engine:vllm_completions:increase60s)", 61),
+        value_at(600, "round(rate(engine:vllm_completions:total[61s]) * 61)", 61),
     )  # fmt: skip
 
 

@@ -28,13 +28,14 @@ from vllm_vitals.rules import (
     routing,
     runbook,
     scale,
+    shard,
     slo,
     ticket,
 )
 from vllm_vitals.rules.formats import FORMATS, Documents
 from vllm_vitals.rules.lint import MOST, lint
 from vllm_vitals.rules.model import Alert, Group, Recording, dump
-from vllm_vitals.rules.transforms import PASSES, only_native
+from vllm_vitals.rules.transforms import PASSES, one_name, only_native
 from vllm_vitals.vllm.lookup import family
 
 _SLOW = 60  # s: what changes seldom, or spans hours, need not be evaluated more often
@@ -76,20 +77,24 @@ def rules(config: Config, modes: frozenset[str] = frozenset(MODES)) -> dict[str,
             *split("vllm_vitals.tickets", ticket.alerts(config), step),
             *split("vllm_vitals.meta", meta.alerts(config), step),
         ),
-        "native": split("vllm_vitals.native", (*native.rules(config), *native_state.rules(config)), step),
+        "native": (
+            *split("vllm_vitals.native", (*native.rules(config), *native_state.rules(config)), step),
+            *split("vllm_vitals.native_slow", (*native.slow(config), *native_state.slow(config)), slow),
+        ),
     }
     if "native" not in modes:
         del files["native"]
     for one in PASSES:
         files = {name: one(config, groups) for name, groups in files.items()}
     if "daemon" not in modes:
-        files["alerts"] = only_native(config, files["alerts"])
+        files = one_name(files) | {"alerts": only_native(config, files["alerts"])}
     return files
 
 
 def _before(config: Config, modes: frozenset[str]) -> tuple[Recording, ...]:
     own = meta.own_recordings() if "daemon" in modes else ()  # only alerts about the daemon read them
-    shared = (*baseline_rules.rules(config), *concurrency.rules(config), *presence.rules(config))
+    known = presence.rules(config, exporter="daemon" in modes)
+    shared = (*baseline_rules.rules(config), *concurrency.rules(config), *known)
     return (*shared, *meta.recordings(config), *own)
 
 
@@ -99,14 +104,20 @@ def findings(config: Config, files: Mapping[str, tuple[Group, ...]]) -> list[str
     return [str(finding) for finding in lint(config, every, frozenset(runbook.GUIDANCE))]
 
 
-def documents(config: Config, modes: frozenset[str], form: str) -> Documents:
-    """Return rules and routes by file name; ``form`` is one of `FORMATS`."""
-    return FORMATS[form](rules(config, modes), routing.document(config))
+def documents(config: Config, modes: frozenset[str], form: str, shards: Sequence[str] = ()) -> Documents:
+    """Return rules and routes by file name; ``form`` is one of `FORMATS`. ``shards``: see `shard.asked`."""
+    files = rules(config, modes)
+    label, values = shard.asked(config, shards)
+    if label and form == "grafana":
+        raise shard.ShardError("--shard: Grafana keeps one rule of a name: leave --shard or --format grafana out")
+    return FORMATS[form](shard.cut(config, files, label, values) if label else files, routing.document(config))
 
 
-def outputs(config: Config, modes: frozenset[str] = frozenset(MODES), form: str = "prometheus") -> dict[str, str]:
+def outputs(
+    config: Config, modes: frozenset[str] = frozenset(MODES), form: str = "prometheus", shards: Sequence[str] = ()
+) -> dict[str, str]:
     """Return every file to write, by path relative to the output directory; ``form`` is one of `FORMATS`."""
-    texts = {name: dump(document) for name, document in documents(config, modes, form).items()}
+    texts = {name: dump(document) for name, document in documents(config, modes, form, shards).items()}
     if form == "prometheus":
         texts["alertmanager-routes.yml"] = dump(routing.subtree(config))
     alerts = rules(config, modes)["alerts"]

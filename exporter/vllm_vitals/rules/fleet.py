@@ -7,6 +7,7 @@ are samples times the interval, and a state that nobody is in is 0.
 
 from vllm_vitals.config.alerts import Config
 from vllm_vitals.core.states import State
+from vllm_vitals.rules import lost
 from vllm_vitals.rules.model import Recording
 from vllm_vitals.rules.promql import by, metric
 
@@ -20,9 +21,13 @@ def rules(config: Config) -> tuple[Recording, ...]:
     # The worst of two producers wins: ``min`` folds them, so that only the state that holds is hashed.
     state = metric("state")
     ranks = " or ".join(f'{one.rank} * ({state}{{state="{one}"}} == 1)' for one in State)
-    of = by((*config.model_identity, "state"))
-    held = f"count {of} (max {by((*config.identity, 'state'))} ({state} == 1))"
+    of, ranked = by((*config.model_identity, "state")), by((*config.model_identity, "rank"))
+    # Not by (...): over a range, Prometheus 2.42 forgets labels of a count_values by.
+    held = f'count {ranked} (count_values without () ("rank", {RANK}))'
+    for one in State:
+        held = f'label_replace({held}, "state", "{one}", "rank", "{one.rank}")'
+    none = " or ".join(f'label_replace(0 * {lost.ENGINES}, "state", "{one}", "", "")' for one in State)
     return (
         Recording(RANK, f"min {by(config.identity)} ({ranks})"),
-        Recording(ENGINES, f"max {of} ({held} or max {of} ({state}) * 0)"),
+        Recording(ENGINES, f"max {of} (sum {of} ({held}) or {none})"),
     )

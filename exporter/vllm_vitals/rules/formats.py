@@ -25,15 +25,20 @@ def _plain(files: Files, routes: dict[str, Any]) -> Documents:
     return {**{f"{name}.yml": groups_dict(groups) for name, groups in files.items()}, "alertmanager.yml": routes}
 
 
+def _named(file: str) -> str:
+    """Return the name of an object for a file, which may be a shard's."""
+    return "vllm-vitals-" + file.lower().replace("_", "-").replace(".", "-")
+
+
 def _operator(files: Files, routes: dict[str, Any]) -> Documents:
     rules = {name: groups_dict(groups) for name, groups in files.items()}
-    objects = {f"{k}.yml": object_of(OPERATOR_API, "PrometheusRule", f"vllm-vitals-{k}", v) for k, v in rules.items()}
+    objects = {f"{k}.yml": object_of(OPERATOR_API, "PrometheusRule", _named(k), v) for k, v in rules.items()}
     return {**objects, "alertmanager.yml": routes}
 
 
 def _victoria(files: Files, routes: dict[str, Any]) -> Documents:
     rules = {name: groups_dict(groups) for name, groups in files.items()}
-    objects = {f"{k}.yml": object_of(VICTORIA_API, "VMRule", f"vllm-vitals-{k}", v) for k, v in rules.items()}
+    objects = {f"{k}.yml": object_of(VICTORIA_API, "VMRule", _named(k), v) for k, v in rules.items()}
     return {**objects, "vmalertmanagerconfig.yml": victoria_routes(routes)}
 
 

@@ -24,7 +24,6 @@ from vllm_vitals.vllm.routes import HTTP_REQUESTS
 EXCLUDED = {
     ("VLLMVitalsWatchdog", "comparison"): "it must always fire",
     ("VLLMExporterDown", "job"): "the only way to see one of several exporters gone; its output carries no job",
-    ("engine:vllm_seen:timestamp", "counter"): "asks when it was last seen, not how much",
 }
 REQUIRED_ANNOTATIONS = ("summary", "description", "runbook_url", "dashboard_url")
 _RATES = {"rate", "increase", "irate", "resets"}

@@ -31,7 +31,8 @@ def rules(config: Config) -> tuple[Recording, ...]:
     """In the order in which they read each other."""
     engine, identity, model = fold(config), on(config.identity), by(config.model_identity)
     which = f'state=~"{"|".join(PAGING)}"'
-    state = engine.gauge("state", which, _NAMED, keep=("state",))
+    # compared before they are folded: only the few in trouble are
+    state = f"max {by((*config.identity, 'state'))} ({metric('state')}{{{which},{_NAMED}}} == 1)"
     patient = interactive(config)
     wait = f"{engine.gauge('expected_wait_seconds', *patient)} unless {identity} {LOST_ENGINE} == 1 {but_batch(config)}"
     queue = f"avg_over_time(engine:vllm_vitals_waiting:requests{engine.range(_SMOOTH)})"
@@ -42,16 +43,16 @@ def rules(config: Config) -> tuple[Recording, ...]:
     )
     waits = f"sum {model} ({interactive_queue})"
     # with their state, so that neither hides the other
-    bad = f"{state} or {DOWN}{{{_NAMED}}}"
+    bad = f"{state} or {DOWN}{{{_NAMED}}} == 1"
     wait_of_model = f"{WAITING} / {on(config.model_identity)} (sum {model} ({good} {but_batch(config)}))"
     # Only the page for overload reads them.
     read = config.limits.overload_wait_seconds > 0
     overloads = (Recording(WAITING, waits), Recording(WAIT, wait_of_model)) if read else ()
     return (
         Recording(LOST_ENGINE, f"max {by(config.identity)} ({bad})"),
-        Recording(ENGINES, f"count {model} ({LOST_ENGINE})"),
-        Recording(LOST, f"sum {model} ({LOST_ENGINE})"),
-        Recording(AFFECTED, f"count {by((*config.model_identity, 'state'))} ({state} == 1)"),
+        Recording(ENGINES, f"count {model} ({DOWN}{{{_NAMED}}})"),
+        Recording(LOST, f"sum {model} ({LOST_ENGINE}) or 0 * {ENGINES}"),
+        Recording(AFFECTED, f"count {by((*config.model_identity, 'state'))} ({state})"),
         Recording(AT_RISK, f"sum {model} (engine:vllm_vitals_work:requests and {identity} {LOST_ENGINE} == 1)"),
         Recording(SURVIVORS_WAIT, f"avg {model} ({wait})"),
         *overloads,

@@ -65,9 +65,8 @@ def _all_gone(config: Config) -> Alert:
         f"absent({metric('build_info')}) and on () {known}",
         "No vllm-vitals exporter is left: nothing watches vLLM.",
         preamble(config, Scope.FLEET)
-        + f"Prometheus reads no exporter any more; it had {ask(known, COUNT)}. No alert on any server can fire: "
-        f"silence "
-        "proves nothing.\n"
+        + f"Prometheus reads no exporter any more; it had {ask(known, COUNT)}. No alert on its servers can fire: "
+        "silence proves nothing.\n"
         "DO NOW: restart the exporter, or find out why Prometheus no longer scrapes it (its PodMonitor or job, its "
         "namespace, the network).\n"
         "Not known: the state of every server. If none is meant to run any more, build the rules with --mode native.",
@@ -82,7 +81,10 @@ def _sight(config: Config) -> tuple[Alert, ...]:
     wanted = config.desired_replicas
     none_wanted = f" unless on () (sum({wanted}) == 0)" if wanted else ""
     fewer_wanted = f" unless on () (sum({wanted}) < sum({wanted} offset 1h))" if wanted else ""
-    emptied = f"(absent({metric('state')}{{{_ONE_STATE}}}) and on () (max_over_time({_SEEN}[1h]) > 0)){none_wanted}"
+    # without the label that absent() makes of its matcher: nothing is healthy there
+    emptied = (
+        f"(max(absent({metric('state')}{{{_ONE_STATE}}})) and on () (max_over_time({_SEEN}[1h]) > 0)){none_wanted}"
+    )
     halved = f"({_SEEN} < 0.5 * ({_SEEN} offset 1h > 1)){fewer_wanted}"
     before = ask(f"max_over_time({_SEEN}[1h])", COUNT)
     found = [
@@ -94,8 +96,7 @@ def _sight(config: Config) -> tuple[Alert, ...]:
             emptied,
             "No vLLM engine is seen any more.",
             preamble(config, Scope.FLEET)
-            + f"Within the hour {before} engines were watched, and now none is. Nothing says that they were scaled to "
-            f"zero.\n"
+            + f"Engines watched within the hour: {before}; now: none. Nothing says that they were scaled to zero.\n"
             "DO NOW: see whether the servers answer (kubectl get pods, curl /metrics); then what discovers them: a "
             "selector of a PodMonitor, a label, file_sd, DNS, the exporter's config.\n"
             "Not known: whether anything is served. If they were scaled to zero on purpose, give "
@@ -113,8 +114,8 @@ def _sight(config: Config) -> tuple[Alert, ...]:
             halved,
             "Fewer than half of the engines of an hour ago are seen.",
             preamble(config, Scope.FLEET)
-            + f"{ask(_SEEN, COUNT)} engines are watched; within the hour there were {before}. No series of desired "
-            "replicas explains it.\n"
+            + f"Engines watched now: {ask(_SEEN, COUNT)}; within the hour: {before}. No series of desired replicas "
+            "explains it.\n"
             "Next: see whether somebody scaled down; else check discovery.",
             f"{SELF}:Servers not seen",
             hold=600,

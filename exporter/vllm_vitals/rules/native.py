@@ -18,7 +18,6 @@ from vllm_vitals.rules import raw
 from vllm_vitals.rules.model import Recording
 from vllm_vitals.rules.promql import Fold, by, metric, number, on
 from vllm_vitals.vllm.cache_config import CACHE_CONFIG, PREFIX_CACHING
-from vllm_vitals.vllm.family import Wire
 from vllm_vitals.vllm.lookup import family, wire
 
 # R is taken over the shortest window that holds enough completions: the fast one, or one of these (s).
@@ -41,9 +40,9 @@ def rules(config: Config) -> tuple[Recording, ...]:
         *normalised(config),
         *_counts(config),
         *_r(config),
+        *_shares(config),
         *_tax(config),
         *_work(config),
-        *_shares(config),
         *_abandoned(config),
     )
 
@@ -73,36 +72,29 @@ def normalised(config: Config) -> tuple[Recording, ...]:
             raw.latest(config, wire("prompt_tokens_computed"), 'source="local_compute"'),
         ),
         Recording(metric("responses_total"), raw.latest(config, wire("responses"), keep=("finished_reason",))),
-        *(Recording(record, raw.latest(config, names, *matchers)) for record, names, matchers in _HELPERS),
     )
 
 
-# Counters that the catalogue does not carry but the derivations need: (record, vLLM's names, matchers).
-_HELPERS: tuple[tuple[str, tuple[Wire, ...], tuple[str, ...]], ...] = (
-    ("engine:vllm_steps:count", wire("iteration_tokens", "count"), ()),
-    ("engine:vllm_first_tokens:count", wire("ttft_seconds", "count"), ()),
-    ("engine:vllm_request_prompt_tokens:sum", wire("request_prompt_tokens", "sum"), ()),
-    ("engine:vllm_request_output_tokens:sum", wire("request_output_tokens", "sum"), ()),
-    ("engine:vllm_request_output_tokens:count", wire("request_output_tokens", "count"), ()),
-    ("engine:vllm_inter_token_latency_seconds:sum", wire("inter_token_latency_seconds", "sum"), ()),
-    ("engine:vllm_inter_token_latency_seconds:count", wire("inter_token_latency_seconds", "count"), ()),
-    (
-        "engine:vllm_inter_token_latency_seconds:within_1s",
-        wire("inter_token_latency_seconds", "bucket"),
-        (r'le=~"1|1\\.0"',),
-    ),
-    ("engine:vllm_request_preemptions:count", wire("request_preemptions", "count"), ()),
-    ("engine:vllm_request_preemptions:at_most_1", wire("request_preemptions", "bucket"), (r'le=~"1|1\\.0"',)),
+# Of a counter of reasons, those that are a finished request.
+_GOOD = f'{metric("responses_total")}{{finished_reason!~"error|abort"}}'
+_COMPLETED = "engine:vllm_completions:total"
+_ENDED = "engine:vllm_ended:total"
+_REPEATED = "engine:vllm_repeat_preempted:total"
+# Over the window that R takes: its length (s), finished requests, and evictions, which are absent where there are none.
+R_WINDOW = "engine:vllm_r_window:seconds"
+COMPLETIONS, PREEMPTIONS, REPEATS = (
+    f"engine:vllm_{what}:r_window" for what in ("completions", "preemptions", "repeat_preempted")
 )
+
+
+def raw_rate(config: Config, field: str, part: str, *matchers: str, seconds: float) -> str:
+    """Rate of a histogram's part straight from vLLM's series: what one or two rules read is no record of its own."""
+    window = _fold(config).range(seconds)
+    return raw.folded(config, wire(field, part), *matchers, function="rate", window=window)
 
 
 # PromQL over a window of so many seconds.
 OverWindow = Callable[[int], str]
-
-
-def _per_window(record: str, what: OverWindow, config: Config) -> tuple[Recording, ...]:
-    """Record ``what`` over each window that R may choose."""
-    return tuple(Recording(f"{record}:increase{w}s", what(w)) for w in r_windows(config))
 
 
 def _rate(fold: Fold, series: str, window: int) -> str:
@@ -115,19 +107,22 @@ def _increase(fold: Fold, series: str, window: int) -> str:
 
 
 def _counts(config: Config) -> tuple[Recording, ...]:
+    """Record counters that R needs over several windows: finished requests of every good reason, and repeats."""
     fold, identity = _fold(config), by(config.identity)
     finished = by((*config.identity, "finished_reason"))
 
-    def completions(w: int) -> str:
-        good = f'{metric("responses_total")}{{finished_reason!~"error|abort"}}'
-        return f"sum {identity} (max {finished} ({_increase(fold, good, w)}))"
+    def total(series: str) -> str:
+        """Counters from one scrape, so that they begin anew together."""
+        return f"sum {identity} (max {finished} (last_over_time({series}{fold.range(config.evaluation_seconds)})))"
 
-    def preemptions(w: int) -> str:
-        return f"max {identity} ({_increase(fold, metric('preemptions_total'), w)})"
-
+    every, once = (
+        raw.latest(config, wire("request_preemptions", part), *matchers)
+        for part, *matchers in (("count",), ("bucket", r'le=~"1|1\\.0"'))
+    )
     return (
-        *_per_window("engine:vllm_completions", completions, config),
-        *_per_window("engine:vllm_preemptions", preemptions, config),
+        Recording(_COMPLETED, total(_GOOD)),
+        Recording(_ENDED, total(metric("responses_total"))),
+        Recording(_REPEATED, f"{every} - {once}"),
         *_errors(config),
     )
 
@@ -146,8 +141,7 @@ def _errors(config: Config) -> tuple[Recording, ...]:
     short, long = fast(config), int(config.thresholds.slow_window)
 
     def ended(w: int) -> str:
-        reasons = f"max {by((*config.identity, 'finished_reason'))}"
-        return f"sum {by(config.identity)} ({reasons} ({_increase(fold, metric('responses_total'), w)}))"
+        return _increase(fold, _ENDED, w)
 
     def failed(w: int) -> str:
         return f"max {by(config.identity)} ({_increase(fold, _FAILED, w)})"
@@ -175,97 +169,90 @@ def _errors(config: Config) -> tuple[Recording, ...]:
 _FAILED = f'{metric("responses_total")}{{finished_reason="error"}}'
 
 
+def completed(config: Config, seconds: int) -> str:
+    """Finished requests within a window (s)."""
+    return _increase(_fold(config), _COMPLETED, seconds)
+
+
 def over_r_window(config: Config, what: OverWindow) -> str:
     """Write ``what`` over the shortest window with enough completions; nothing where none has them."""
-    least = number(config.thresholds.min_completions)
-    choices = " or ".join(
-        f"(({what(w)}) and {on(config.identity)} engine:vllm_completions:increase{w}s >= {least})"
-        for w in r_windows(config)
-    )
+    choices = " or ".join(f"(({what(w)}) and {on(config.identity)} {R_WINDOW} == {w})" for w in r_windows(config))
     # Choices that have names of their own would be several series over time: without a name they are one.
     return f"max {by(config.identity)} ({choices})"
 
 
 def _r(config: Config) -> tuple[Recording, ...]:
-    fold, identity = _fold(config), by(config.identity)
-    requests = "engine:vllm_request_preemptions"
+    fold, identity, same = _fold(config), by(config.identity), on(config.identity)
+    least = number(config.thresholds.min_completions)
+    windows = " or ".join(f"({completed(config, w)} >= {least}) * 0 + {w}" for w in r_windows(config))
+    none = f"0 * {COMPLETIONS}"
 
-    def finished(w: int) -> str:
-        return f"max {identity} ({_increase(fold, f'{requests}:count', w)})"
-
-    def repeats(w: int) -> str:
-        return f"{finished(w)} - max {identity} ({_increase(fold, f'{requests}:at_most_1', w)})"
+    def preemptions(w: int) -> str:
+        return f"max {identity} ({_increase(fold, metric('preemptions_total'), w)})"
 
     return (
-        Recording(
-            "engine:vllm_completions:r_window", over_r_window(config, lambda w: f"engine:vllm_completions:increase{w}s")
-        ),
-        Recording(
-            "engine:vllm_preemptions:r_window", over_r_window(config, lambda w: f"engine:vllm_preemptions:increase{w}s")
-        ),
-        Recording("engine:vllm_finished_with_count:r_window", over_r_window(config, finished)),
-        Recording("engine:vllm_repeat_preempted:r_window", over_r_window(config, repeats)),
-        Recording(
-            metric("preemptions_per_completion"), "engine:vllm_preemptions:r_window / engine:vllm_completions:r_window"
-        ),
+        Recording(R_WINDOW, f"max {identity} ({windows})"),
+        Recording(COMPLETIONS, over_r_window(config, lambda w: completed(config, w))),
+        Recording(PREEMPTIONS, f"{over_r_window(config, preemptions)} > 0"),
+        Recording(REPEATS, f"{over_r_window(config, lambda w: _increase(fold, _REPEATED, w))} > 0"),
+        Recording(metric("preemptions_per_completion"), f"max {identity} ({PREEMPTIONS} / {COMPLETIONS} or {none})"),
         Recording(
             metric("repeat_preemption_ratio"),
-            "engine:vllm_repeat_preempted:r_window / (engine:vllm_finished_with_count:r_window > 0)",
+            f"max {identity} ({REPEATS} / {COMPLETIONS} or ({none} and {same} {_REPEATED}))",
         ),
-        Recording(metric("preemptions_per_second"), _fold(config).rate("preemptions_total", seconds=fast(config))),
+        Recording(metric("preemptions_per_second"), fold.rate("preemptions_total", seconds=fast(config))),
     )
 
 
 def _tax(config: Config) -> tuple[Recording, ...]:
     """Recompute tax = p f context / (p f context + useful), and its bounds (`core.recompute_tax.lost_share`)."""
     identity, limits, same = by(config.identity), config.thresholds, on(config.identity)
-    fold = _fold(config)
-    generated = fold.rate("generation_tokens_total", seconds=fast(config))
+    generated = _fold(config).rate("generation_tokens_total", seconds=fast(config))
     prompts = computed_prompts(config)
-
-    def length(name: str) -> OverWindow:
-        def mean(w: int) -> str:
-            total, count = (
-                f"max {identity} ({_rate(fold, f'engine:vllm_request_{part}', w)})"
-                for part in (f"{name}_tokens:sum", "output_tokens:count")
-            )
-            return f"{total} / ({count} > 0)"
-
-        return mean
-
-    every = f"0 * {metric('generation_tokens_total')}"
-    cached, uncached = _caching(config)
+    every = f"0 * {_EVICTS}"
     lost = (
-        f"(({every}) and {same} ({_restored(config)}))"
+        f"(({every}) and {same} ({_LOSES} == 2))"
         f" or (({every} + {number(UNKNOWN_CACHING.estimate)}) and {same} {_UNSURE})"
-        f" or (({every} + {number(limits.lost_share)}) and {same} ({uncached}))"
+        f" or (({every} + {number(limits.lost_share)}) and {same} ({_LOSES} == 0))"
         f" or ({_lost_with_caching(config)})"
         f" or ({every} + {number(limits.lost_share_prefix_caching)})"
     )
-    thrown = f"{metric('preemptions_per_second')} * engine:vllm_context_tokens:mean"
+    context = f"({PROMPT} + {OUTPUT} / 2)"
+    thrown = f"{metric('preemptions_per_second')} * {context}"
     useful = metric("useful_tokens_per_second")
 
     def tax(share: str) -> str:
         redone = f"{thrown} * {share}"
         return f"({redone}) / (({redone} + {useful}) > 0)"
 
+    none = f"{metric('recompute_tax_ratio')} == 0"
     estimate = "engine:vllm_lost_share:estimate"
     least = f"max {identity} (({_UNSURE} * 0 + {number(UNKNOWN_CACHING.least)}) or {number(LEAST_LOST)} * {estimate})"
     return (
         Recording(metric("useful_tokens_per_second"), f"{generated} + ({prompts})"),
-        Recording(_PROMPT, over_r_window(config, length("prompt"))),
-        Recording(_OUTPUT, over_r_window(config, length("output"))),
-        Recording("engine:vllm_context_tokens:mean", f"{_PROMPT} + {_OUTPUT} / 2"),
-        # Absent where it is known; never read as off.
-        Recording(_UNSURE, f"({every} + 1) unless {same} ({cached} or {uncached}) unless {same} ({_restored(config)})"),
+        # Over R's window, which is shorter where many finish, a mean would be the same.
+        Recording(PROMPT, f"{metric('prompt_tokens_mean')} and {same} {_EVICTS}"),
+        Recording(OUTPUT, f"{metric('output_tokens_mean')} and {same} {_EVICTS}"),
+        # Absent where it is known; never read as off. Both are there while requests are evicted: nobody asks else.
+        Recording(_UNSURE, f"({every} + 1) unless {same} {_LOSES}"),
         Recording(estimate, f"max {identity} ({lost})"),
-        Recording(metric("recompute_tax_ratio"), tax(estimate)),
-        Recording(metric("recompute_tax_lower_ratio"), tax(f"({least})")),
-        Recording(metric("recompute_tax_upper_ratio"), tax(f"({estimate} > bool 0)")),
+        # It is 0 where nothing is evicted, whatever the context.
+        Recording(
+            metric("recompute_tax_ratio"),
+            f"max {identity} ({tax(estimate)} or (0 * {useful} and {same} ({metric('preemptions_per_second')} == 0)))",
+        ),
+        *(
+            Recording(metric(f"recompute_tax_{bound}_ratio"), f"max {identity} ({tax(share)} or {none})")
+            for bound, share in (("lower", f"({least})"), ("upper", f"({estimate} > bool 0)"))
+        ),
     )
 
 
-_PROMPT, _OUTPUT = "engine:vllm_prompt_tokens:r_window", "engine:vllm_output_tokens:r_window"
+_EVICTS = f"({metric('preemptions_per_second')} > 0)"
+# What an evicted request finds again: 2 all of it in a store, 1 its prefix, 0 nothing; absent where it is not known.
+_LOSES = "engine:vllm_prefix_caching:kind"
+# Mean lengths of the last ten minutes, of engines that evict: what follows from them costs nothing while none does.
+PROMPT, OUTPUT = (f"engine:vllm_evicting_{what}_tokens:mean" for what in ("prompt", "output"))
 # 1 where neither a label nor a lookup says whether prefix caching is on: then no page follows from the tax.
 _UNSURE = "engine:vllm_prefix_caching_unknown:bool"
 
@@ -273,6 +260,13 @@ _UNSURE = "engine:vllm_prefix_caching_unknown:bool"
 def sure_of_tax(config: Config) -> str:
     """Return what takes engines out of a condition whose tax rests on a guess."""
     return f"unless {on(config.identity)} {_UNSURE}"
+
+
+def slow(config: Config) -> tuple[Recording, ...]:
+    """Return what seldom changes: where an evicted request's blocks are found again."""
+    cached, uncached = _caching(config)
+    choices = f"({_restored(config)}) * 0 + 2 or ({cached}) * 0 + 1 or ({uncached}) * 0"
+    return (Recording(_LOSES, f"max {by(config.identity)} ({choices})"),)
 
 
 def _caching(config: Config) -> tuple[str, str]:
@@ -296,13 +290,13 @@ def _caching(config: Config) -> tuple[str, str]:
 
 def _lost_with_caching(config: Config) -> str:
     """Say what `core.recompute_tax.lost_share` says, with a block of 32 tokens: no rule reads a label's number."""
-    context = f"({_PROMPT} + {_OUTPUT} / 2)"
+    context = f"({PROMPT} + {OUTPUT} / 2)"
     decoding = (
-        f"clamp_max({number(DECODE_PREEMPTIONS)} * {_OUTPUT} / {_PROMPT}"
+        f"clamp_max({number(DECODE_PREEMPTIONS)} * {OUTPUT} / {PROMPT}"
         f" / ({metric('preemptions_per_completion')} > 0), 1)"
     )
-    output = f"max {by(config.identity)} (({_OUTPUT} <= {context} / 2) or {context} / 2)"
-    filling = f"clamp_min(clamp_max({_OUTPUT} / 2, {number(MID_PREFILL_LOST)}), {number(ASSUMED_BLOCK)})"
+    output = f"max {by(config.identity)} (({OUTPUT} <= {context} / 2) or {context} / 2)"
+    filling = f"clamp_min(clamp_max({OUTPUT} / 2, {number(MID_PREFILL_LOST)}), {number(ASSUMED_BLOCK)})"
     return f"clamp_max(((1 - {decoding}) * {filling} + {decoding} * ({output})) / {context}, 1)"
 
 
@@ -341,24 +335,26 @@ def _restored(config: Config) -> str:
 
 def _work(config: Config) -> tuple[Recording, ...]:
     waiting = waiting_total(config)
-    rate = over_r_window(config, lambda w: f"engine:vllm_completions:increase{w}s / {w}")
-    # Where few finish: all that did, over the time in which there was work.
+    # Where few finish: all that did, over the time in which there was work, to the minute.
     longest = r_windows(config)[-1]
-    busy = f"(engine:vllm_work:requests > 0)[{longest}s:{config.evaluation_seconds}s]"
-    rate += (
-        f" or (engine:vllm_completions:increase{longest}s > 0)"
-        f" / (count_over_time({busy}) * {config.evaluation_seconds})"
+    busy = f"(engine:vllm_work:requests > 0)[{longest}s:{_MINUTE}s]"
+    rate = (
+        f"max {by(config.identity)} ({COMPLETIONS} / {R_WINDOW}"
+        f" or ({completed(config, longest)} > 0) / (count_over_time({busy}) * {_MINUTE}))"
+    )
+    gaps, short = (
+        raw_rate(config, "inter_token_latency_seconds", part, *matchers, seconds=fast(config))
+        for part, *matchers in (("count",), ("bucket", r'le=~"1|1\\.0"'))
     )
     return (
         Recording(
             metric("expected_wait_seconds"), f"(({waiting}) / {on(config.identity)} ({rate})) or ({waiting}) == 0"
         ),
-        Recording(
-            metric("stall_gaps_per_second"),
-            f"clamp_min(rate(engine:vllm_inter_token_latency_seconds:count{_fold(config).range(fast(config))})"
-            f" - rate(engine:vllm_inter_token_latency_seconds:within_1s{_fold(config).range(fast(config))}), 0)",
-        ),
+        Recording(metric("stall_gaps_per_second"), f"clamp_min({gaps} - {short}, 0)"),
     )
+
+
+_MINUTE = 60  # s
 
 
 def waiting_total(config: Config, ago: int = 0) -> str:
@@ -368,22 +364,20 @@ def waiting_total(config: Config, ago: int = 0) -> str:
 
 def _shares(config: Config) -> tuple[Recording, ...]:
     fold, slow = _fold(config), int(config.thresholds.slow_window)
-    window = fold.range(slow)
     identity = by(config.identity)
     finished = fold.rate("responses_total", seconds=slow, keep=("finished_reason",))
     cut = fold.rate("responses_total", 'finished_reason="length"', seconds=slow)
-    count = f"(max {identity} (rate(engine:vllm_request_output_tokens:count{window})) > 0)"
+    count = f"({raw_rate(config, 'request_output_tokens', 'count', seconds=slow)} > 0)"
     hits = fold.rate("prefix_cache_hits_total", seconds=fast(config))
     queries = fold.rate("prefix_cache_queries_total", seconds=fast(config))
     return (
         Recording(metric("truncated_ratio"), f"({cut}) / (sum {identity} ({finished}) > 0)"),
-        Recording(
-            metric("output_tokens_mean"),
-            f"max {identity} (rate(engine:vllm_request_output_tokens:sum{window})) / {count}",
-        ),
-        Recording(
-            metric("prompt_tokens_mean"),
-            f"max {identity} (rate(engine:vllm_request_prompt_tokens:sum{window})) / {count}",
+        *(
+            Recording(
+                metric(f"{length}_tokens_mean"),
+                f"{raw_rate(config, f'request_{length}_tokens', 'sum', seconds=slow)} / {count}",
+            )
+            for length in ("output", "prompt")
         ),
         Recording(metric("prefix_cache_hit_ratio"), f"({hits}) / (({queries}) > 0)"),
     )
@@ -395,9 +389,9 @@ def _abandoned(config: Config) -> tuple[Recording, ...]:
     identity = by(config.identity)
     running = _fold(config).gauge("requests_running")
     before = _fold(config).gauge("requests_running", offset=seconds)
-    evicted = f"engine:vllm_preemptions:increase{fast(config)}s"
+    evicted = f"({metric('preemptions_per_second')} * {seconds})"
     queue = f"clamp_min(({waiting_total(config)}) - ({waiting_total(config, fast(config))}), 0)"
     victims = f"max {identity} (({evicted} < {queue}) or {queue})"
-    started = f"max {identity} ({_increase(_fold(config), 'engine:vllm_first_tokens:count', seconds)})"
-    gone = f"{started} - engine:vllm_completions:increase{fast(config)}s - (({running}) - ({before})) - {victims}"
+    started = f"{raw_rate(config, 'ttft_seconds', 'count', seconds=seconds)} * {_fold(config).span(seconds)}"
+    gone = f"{started} - {completed(config, seconds)} - (({running}) - ({before})) - {victims}"
     return (Recording(metric("abandoned_requests_per_second"), f"clamp_min({gone}, 0) / {seconds}"),)

@@ -6,11 +6,23 @@ conditions are those of `vllm_vitals.core.state_machine`.
 """
 
 from vllm_vitals.config.alerts import Config
+from vllm_vitals.rules.concurrency import RATE
 from vllm_vitals.rules.model import Recording
-from vllm_vitals.rules.native import fast, sure_of_tax, waiting_total
+from vllm_vitals.rules.native import (
+    COMPLETIONS,
+    OUTPUT,
+    PREEMPTIONS,
+    PROMPT,
+    REPEATS,
+    fast,
+    sure_of_tax,
+    waiting_total,
+)
 from vllm_vitals.rules.native_failing import PAUSED
 from vllm_vitals.rules.native_memory import before_preemption, calm, latch
-from vllm_vitals.rules.promql import Fold, by, metric, number, on
+from vllm_vitals.rules.promql import Fold, metric, number, on
+
+_LENGTHS = {"prompt_tokens_mean": PROMPT, "output_tokens_mean": OUTPUT}
 
 
 def rules(config: Config) -> tuple[Recording, ...]:
@@ -20,11 +32,6 @@ def rules(config: Config) -> tuple[Recording, ...]:
 
 def _fold(config: Config) -> Fold:
     return Fold(config.identity, config.evaluation_seconds)
-
-
-def boolean(config: Config, condition: str) -> str:
-    """0 or 1 for every engine."""
-    return f"((max {by(config.identity)} ({condition}) * 0 + 1) or 0 * {metric('generation_tokens_total')})"
 
 
 def preempted(config: Config, level: float = 1) -> str:
@@ -68,26 +75,25 @@ def _thrashing(config: Config) -> tuple[Recording, ...]:
     stay = f"(({high} and {identity} ({some})) or {blind}) and {identity} ({mean} >= 0.5)"
     return (
         Recording("engine:vllm_waiting:requests", waiting_total(config)),
-        *latch(config, "thrashing", boolean(config, enter), boolean(config, stay)),
+        *latch(config, "thrashing", enter, stay),
     )
 
 
 def _spiral(config: Config) -> tuple[Recording, ...]:
     fold, limits, identity = _fold(config), config.thresholds, on(config.identity)
-    generated = fold.rate("generation_tokens_total", seconds=fast(config))
     r = _exceeds(
-        "engine:vllm_preemptions:r_window",
-        "engine:vllm_completions:r_window",
+        PREEMPTIONS,
+        COMPLETIONS,
         limits.spiral_preemptions_per_completion,
         limits.min_preemptions,
     )
     tax = metric("recompute_tax_ratio")
     redoing = (
-        f"(engine:vllm_thrashing:enter == 1 and {identity} {r} and {identity} {tax} >="
+        f"(engine:vllm_thrashing:enter and {identity} {r} and {identity} {tax} >="
         f" {number(limits.spiral_recompute_tax)} {sure_of_tax(config)})"
     )
     still_redoing = (
-        f"(engine:vllm_thrashing:stay == 1 and {identity} {metric('preemptions_per_completion')} >="
+        f"(engine:vllm_thrashing:stay and {identity} {metric('preemptions_per_completion')} >="
         f" {number(limits.spiral_preemptions_per_completion / 2)} and {identity} {tax} >="
         f" {number(limits.spiral_recompute_tax / 2)})"
     )
@@ -105,9 +111,10 @@ def _spiral(config: Config) -> tuple[Recording, ...]:
     enter = f"{redoing} or {_collapsed(config, 1)}"
     stay = f"{still_redoing} or {_collapsed(config, 0.5)} or {barren(0.5)}"
     return (
-        *_calm(config, generated),
+        # Tokens now, and tokens and work in the ten minutes before, are in `concurrency`.
+        *(before_preemption(config, name, metric(name)) for name in _LENGTHS),
         # Evictions without one token for so long need no further hold.
-        *latch(config, "death_spiral", boolean(config, enter), boolean(config, stay), at_once=barren(1)),
+        *latch(config, "death_spiral", enter, stay, at_once=barren(1)),
     )
 
 
@@ -116,27 +123,15 @@ def _collapsed(config: Config, level: float) -> str:
     identity = on(config.identity)
     share = number(config.thresholds.spiral_generation_share / level)
     alike = " ".join(
-        f"and {identity} ({metric(name)} / ({calm(config, name)} > 0) <= 2)"
-        f" and {identity} ({metric(name)} / ({calm(config, name)} > 0) >= 0.5)"
-        for name in ("prompt_tokens_mean", "output_tokens_mean")
+        f"and {identity} ({now} / ({calm(config, name)} > 0) <= 2)"
+        f" and {identity} ({now} / ({calm(config, name)} > 0) >= 0.5)"
+        for name, now in _LENGTHS.items()
     )
     return (
-        f"({preempted(config, level)} and {identity} (engine:vllm_generation:rate <= {share} *"
-        f" ({calm(config, 'generation')} > 0))"
-        f" and {identity} (engine:vllm_work:requests >= {calm(config, 'work')}) {alike}"
+        f"({preempted(config, level)} and {identity} ({RATE} <= {share} *"
+        f" ({calm(config, 'vitals_generation')} > 0))"
+        f" and {identity} (engine:vllm_work:requests >= {calm(config, 'vitals_work')}) {alike}"
         f"{' ' + for_room(config) if level == 1 else ''})"
-    )
-
-
-def _calm(config: Config, generated: str) -> tuple[Recording, ...]:
-    """Return what the engine did in the ten minutes before the first preemption of an episode."""
-    window = _fold(config).range(config.thresholds.slow_window)
-    return (
-        Recording("engine:vllm_generation:rate", generated),
-        before_preemption(config, "generation", "engine:vllm_generation:rate", "avg_over_time", window),
-        before_preemption(config, "work", "engine:vllm_work:requests", "avg_over_time", window),
-        before_preemption(config, "prompt_tokens_mean", metric("prompt_tokens_mean")),
-        before_preemption(config, "output_tokens_mean", metric("output_tokens_mean")),
     )
 
 
@@ -151,16 +146,16 @@ def _ratio_conditions(config: Config, level: float) -> str:
     """R or the repeat share beyond ``level`` times its limit."""
     limits, identity = config.thresholds, on(config.identity)
     r = _exceeds(
-        "engine:vllm_preemptions:r_window",
-        "engine:vllm_completions:r_window",
+        PREEMPTIONS,
+        COMPLETIONS,
         limits.thrash_preemptions_per_completion * level,
         limits.min_preemptions,
     )
     repeat = _exceeds(
-        "engine:vllm_repeat_preempted:r_window",
-        "engine:vllm_finished_with_count:r_window",
+        REPEATS,
+        COMPLETIONS,
         limits.thrash_repeat_ratio * level,
         1,
     )
-    enough = f"engine:vllm_preemptions:r_window >= {number(limits.min_preemptions)}"
+    enough = f"{PREEMPTIONS} >= {number(limits.min_preemptions)}"
     return f"({r} or ({repeat} and {identity} {enough}))"

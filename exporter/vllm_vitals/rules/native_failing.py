@@ -18,10 +18,6 @@ _PAUSED_AT, _ENDED_AT = "target:vllm_paused:timestamp", "target:vllm_pause_ended
 _PAUSES, _RESUMES = "target:vllm_pauses:count", "target:vllm_resumes:count"
 
 
-def _boolean(config: Config, condition: str) -> str:
-    return f"((max {by(config.identity)} ({condition}) * 0 + 1) or 0 * {metric('generation_tokens_total')})"
-
-
 def pauses(config: Config) -> tuple[Recording, ...]:
     """Record which servers are paused: the last call was /pause, and no token and no restart came after it."""
     fold, target = Fold(config.target_identity, config.evaluation_seconds), on(config.target_identity)
@@ -57,7 +53,7 @@ def failing(config: Config) -> tuple[Recording, ...]:
     def share(least: float, level: float, errors: str = "errors", ended: str = "ended") -> str:
         failed = f"engine:vllm_{errors}:count"
         ratio = f"{failed} / (engine:vllm_{ended}:count > 0) >= {number(level)}"
-        return _boolean(config, f"{failed} >= {number(least)} and {on(config.identity)} ({ratio})")
+        return f"{failed} >= {number(least)} and {on(config.identity)} ({ratio})"
 
     def some(least: float, level: float) -> str:
         return share(least, level, "some_errors", "some_ended")

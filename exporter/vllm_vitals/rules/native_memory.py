@@ -39,26 +39,31 @@ def latch(config: Config, name: str, enter: str, stay: str, at_once: str = "") -
 
     It begins once ``enter`` has held for the hold, or as soon as ``at_once`` is true. It ends once ``stay`` has been
     false for the release, and when the engine goes down: what it did before proves nothing. ``enter`` and ``stay`` are
-    0 or 1 for every engine; where ``enter`` is 1, so is ``stay``.
+    conditions, recorded while they are true; where ``enter`` is, so is ``stay``.
     """
     fold, limits, identity = _fold(config), config.thresholds, on(config.identity)
     record = f"engine:vllm_{name}"
-    hold, release = fold.range(limits.hold), fold.range(limits.release)
-    step = config.evaluation_seconds
-    # Of a ruler's own output the newest may be an evaluation old: so the samples are counted over one more.
-    times = f"sum_over_time({record}:enter{fold.range(limits.hold + step)}) >= {int(limits.hold) // step + 1}"
-    held = f"(min_over_time({record}:enter{hold}) == 1 and {identity} {times})"
-    stays = f"max_over_time({record}:stay{release}) == 1"
-    gone = f"max_over_time({record}:stay{fold.range(limits.release + _NOTICED)}) == 1 unless {identity} {stays}"
+    release = fold.range(limits.release)
+    step, times = config.evaluation_seconds, int(limits.hold) // config.evaluation_seconds + 1
+    # Of a ruler's own output the newest may be an evaluation old: then the samples are counted over one more.
+    held, late = (f"count_over_time({record}:enter{fold.range(limits.hold + more)}) >= {times}" for more in (0, step))
+    held = f"({held} or ({late} and {identity} (timestamp({record}:enter) < time())))"
+    stays = f"last_over_time({record}:stay{release})"
+    gone = f"last_over_time({record}:stay{fold.range(limits.release + _NOTICED)}) unless {identity} {stays}"
     entered, left = (f"max_over_time({record}:{event}{fold.range(KEPT)})" for event in ("entered", "left"))
     return (
-        Recording(f"{record}:enter", enter),
-        Recording(f"{record}:stay", stay),
+        Recording(f"{record}:enter", _true(config, enter)),
+        Recording(f"{record}:stay", _true(config, stay)),
         Recording(f"{record}:entered", _at(config, f"{held} or {at_once}" if at_once else held)),
         Recording(f"{record}:left", _at(config, f"({gone}) or engine:vllm_down:bool")),
         # The newest entry is no older than the newest end, if there was one.
         Recording(f"{record}:latched", f"({entered} >= ({left} or 0 * {entered})) and {identity} ({stays})"),
     )
+
+
+def _true(config: Config, condition: str) -> str:
+    """Return 1 for each engine of which it is true, and nothing for the others: the calm are most."""
+    return f"max {by(config.identity)} ({condition}) * 0 + 1"
 
 
 def before_preemption(

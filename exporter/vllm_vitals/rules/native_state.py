@@ -11,16 +11,22 @@ from vllm_vitals.core.state_machine import ENDED_IN_A_MINUTE
 from vllm_vitals.core.states import State
 from vllm_vitals.rules import native_evict, native_failing, raw
 from vllm_vitals.rules.model import Recording
-from vllm_vitals.rules.native import computed_prompts, fast, waiting_total
-from vllm_vitals.rules.native_evict import answers, boolean, preempted
+from vllm_vitals.rules.native import computed_prompts, fast, raw_rate, waiting_total
+from vllm_vitals.rules.native_evict import answers, preempted
 from vllm_vitals.rules.native_memory import KEPT_SINCE, changed
 from vllm_vitals.rules.promql import Fold, by, metric, number, on
 from vllm_vitals.vllm.lookup import wire
 
 # An engine that has vanished is remembered this long (s), so that its absence can be said.
-REMEMBERED = 3600
+REMEMBERED = _HOUR = 3600
+_MINUTE = 60
+# States that PromQL cannot tell: they are absent, never 0.
+UNSAID = (State.BLIND, State.STARTING)
 _PRESENT = "engine:vllm_present:timestamp"
-_SEEN = "engine:vllm_seen:timestamp"
+_REMEMBERED = "engine:vllm_remembered:bool"
+_STARVED = "engine:vllm_starved:bool"
+_GAP = "engine:vllm_inter_token_latency_seconds:mean"
+_STILL = "engine:vllm_still:bool"
 _FOUND = "engine:vllm_stalled:found"
 _RANK = "engine:vllm_state:rank"
 _CHANGED = "engine:vllm_state:changed"
@@ -40,6 +46,27 @@ def rules(config: Config) -> tuple[Recording, ...]:
     )
 
 
+def slow(config: Config) -> tuple[Recording, ...]:
+    """Return what looks an hour back, and is asked once a minute: who is there, and who is starved."""
+    fold, limits, identity = _fold(config), config.thresholds, on(config.identity)
+    usual = f"quantile_over_time(0.5, {_GAP}{fold.range(_HOUR)})"
+    generated = fold.rate("generation_tokens_total", seconds=fast(config))
+    return (
+        Recording(_PRESENT, f"max {by(config.identity)} (0 * {metric('requests_running')}) + time()"),
+        Recording(
+            _STARVED,
+            f"({_GAP} >= {number(limits.starved_latency_factor)} * {usual})"
+            f" and {identity} (({computed_prompts(config)}) >= {number(limits.starved_prefill_factor)} * ({generated}))"
+            f" and {identity} ({metric('preemptions_per_second')} == 0)",
+        ),
+    )
+
+
+def _seen(config: Config) -> str:
+    """Return 0 for every engine that there is, or was until its target fell silent."""
+    return f"max {by(config.identity)} (0 * {metric('requests_running')} or 0 * {_REMEMBERED})"
+
+
 def _fold(config: Config) -> Fold:
     return Fold(config.identity, config.evaluation_seconds)
 
@@ -56,16 +83,15 @@ def _presence(config: Config) -> tuple[Recording, ...]:
         f"({last} >= {on(config.target_identity)} group_left () max {target} ({last}))"
         f" and {on(config.target_identity)} (max {target} ({up}) == 0)"
     )
-    known = f"max {target} ({_SEEN})"
     failures = config.thresholds.failures
     window = fold.range((failures - 1) * config.scrape_seconds)
     lately = f"max {target} ({raw.targeted(f'max_over_time(up{window})')})"
+    server = on(config.target_identity)
     return (
-        Recording(_PRESENT, f"max {by(config.identity)} (0 * {metric('requests_running')}) + time()"),
-        Recording(_SEEN, f"max {by(config.identity)} ({_PRESENT} or ({remembered}))"),
-        Recording(metric("target_up"), f"max {target} ({up}) and {on(config.target_identity)} {known}"),
+        Recording(_REMEMBERED, f"max {by(config.identity)} ({remembered}) * 0 + 1"),
+        Recording(metric("target_up"), f"max {target} ({up}) and {server} ({_seen(config)})"),
         # Down after as many failed scrapes in a row as the daemon wants; a target that discovery dropped is not down.
-        Recording("engine:vllm_down:bool", f"({_SEEN} * 0 + 1) and {on(config.target_identity)} ({lately} == 0)"),
+        Recording("engine:vllm_down:bool", f"({_seen(config)} and {server} ({lately} == 0)) + 1"),
     )
 
 
@@ -74,23 +100,22 @@ def _progress(config: Config) -> tuple[Recording, ...]:
     identity = on(config.identity)
     work = f"max {by(config.identity)} ({metric('requests_running')}) + {identity} ({waiting_total(config)})"
 
-    def frozen(seconds: float) -> str:
-        """Work throughout, and neither tokens nor steps nor a new maximum of KV usage."""
-        window = fold.range(seconds)
-        shift, step = f"{int(seconds)}s", config.evaluation_seconds
-        # Since a ruler may see its own output one evaluation late, the samples are counted over one more.
-        known = f"count_over_time(engine:vllm_work:requests{fold.range(seconds + step)}) > {int(seconds) // step}"
-        usage = raw.folded(config, wire("kv_usage"), function="max_over_time", window=window)
-        before = raw.folded(config, wire("kv_usage"), function="max_over_time", window=f"{window} offset {shift}")
-        return (
-            f"(min_over_time(engine:vllm_work:requests{window}) > 0"
-            f" and {identity} ({fold.rate('generation_tokens_total', seconds=seconds)} == 0)"
-            f" and {identity} ({fold.rate('prompt_tokens_total', seconds=seconds)} == 0)"
-            f" unless {identity} (rate(engine:vllm_steps:count{window}) > 0)"
-            f" unless {identity} ({usage} > {identity} {before})"
-            f" and {identity} {known})"
-        )
-
+    step, seconds = config.evaluation_seconds, limits.stall_after
+    window, before = fold.range(seconds), f"{fold.range(seconds)} offset {int(seconds)}s"
+    usage = metric("kv_cache_usage_ratio")
+    # Since a ruler may see its own output one evaluation late, the samples are counted over one more.
+    known = f"count_over_time(engine:vllm_work:requests{fold.range(seconds + step)}) > {int(seconds) // step}"
+    # Work throughout, and neither tokens nor steps nor a new maximum of KV usage.
+    still = (
+        f"min_over_time(engine:vllm_work:requests{window}) > 0"
+        f" and {identity} ({fold.rate('generation_tokens_total', seconds=seconds)} == 0)"
+        f" and {identity} ({fold.rate('prompt_tokens_total', seconds=seconds)} == 0)"
+        f" unless {identity} ({raw_rate(config, 'iteration_tokens', 'count', seconds=seconds)} > 0)"
+        f" unless {identity} (max_over_time({usage}{window}) > max_over_time({usage}{before}))"
+        f" and {identity} ({known})"
+    )
+    longer = limits.stall_after_start - seconds
+    for_long = f"count_over_time({_STILL}{fold.range(longer)}) >= {int(longer) // step} and {_STILL}"
     finished = f"sum {by(config.identity)} ({metric('responses_total')}) > 0"
     asleep = raw.latest(config, wire("asleep"), 'sleep_state="awake"')
     error = 'finished_reason="error"'
@@ -99,15 +124,17 @@ def _progress(config: Config) -> tuple[Recording, ...]:
     lately = fold.range((limits.failures + 1) * config.scrape_seconds)
     return (
         Recording("engine:vllm_work:requests", work),
-        Recording("engine:vllm_asleep:bool", f"({asleep}) == bool 0"),
+        Recording("engine:vllm_asleep:bool", f"(({asleep}) == 0) + 1"),
+        Recording(_STILL, still),
+        # Before its first answer a server may compile for minutes.
         Recording(
             "engine:vllm_frozen:bool",
-            f"({frozen(limits.stall_after)} and {identity} ({finished})) or {frozen(limits.stall_after_start)}",
+            f"max {by(config.identity)} (({_STILL} and {identity} ({finished})) or ({for_long}))",
         ),
         # A server that no longer answers looks frozen too: only one that answers now can be found stalled.
         Recording(
             _FOUND,
-            f"engine:vllm_frozen:bool and {answers(config)} unless {identity} (engine:vllm_asleep:bool == 1)"
+            f"engine:vllm_frozen:bool and {answers(config)} unless {identity} engine:vllm_asleep:bool"
             # Under preemptions a frozen engine is a spiral that starves itself.
             f" unless {identity} ({preempted(config)} {native_evict.for_room(config)})"
             f" unless {on(config.target_identity)} {native_failing.PAUSED}"
@@ -132,66 +159,50 @@ def _moving(config: Config) -> str:
 
 
 def _others(config: Config) -> tuple[Recording, ...]:
-    """Starved, and the plain conditions that need no memory."""
-    fold, limits, identity = _fold(config), config.thresholds, on(config.identity)
-    window = fold.range(fast(config))
-    mean = (
-        f"rate(engine:vllm_inter_token_latency_seconds:sum{window})"
-        f" / (rate(engine:vllm_inter_token_latency_seconds:count{window}) > 0)"
+    """Return the mean gap between tokens, of which starved is told."""
+    total, count = (
+        raw_rate(config, "inter_token_latency_seconds", part, seconds=fast(config)) for part in ("sum", "count")
     )
-    hour = fold.range(3600)
-    prefill = computed_prompts(config)
-    generated = fold.rate("generation_tokens_total", seconds=fast(config))
-    queued = f"(engine:vllm_waiting:requests >= bool 1)[{fast(config) + 1}s:{config.evaluation_seconds}s]"
-    return (
-        Recording("engine:vllm_inter_token_latency_seconds:mean", mean),
-        Recording(
-            "engine:vllm_starved:bool",
-            boolean(
-                config,
-                f"(engine:vllm_inter_token_latency_seconds:mean >= {number(limits.starved_latency_factor)}"
-                f" * quantile_over_time(0.5, engine:vllm_inter_token_latency_seconds:mean{hour}))"
-                f" and {identity} (({prefill}) >= {number(limits.starved_prefill_factor)} * ({generated}))"
-                f" and {identity} ({metric('preemptions_per_second')} == 0)",
-            ),
-        ),
-        Recording("engine:vllm_queued:share", f"avg_over_time({queued})"),
-    )
+    return (Recording(_GAP, f"{total} / ({count} > 0)"),)
 
 
 def _verdict(config: Config) -> tuple[Recording, ...]:
     """Return the worst condition that holds, once per engine; then every state as 0 or 1."""
-    limits, identity = config.thresholds, by(config.identity)
+    limits, identity, step = config.thresholds, by(config.identity), config.evaluation_seconds
+    queued = f"(engine:vllm_waiting:requests >= bool 1)[{fast(config) + 1}s:{step}s]"
     known = f"{metric('preemptions_per_second')} or {metric('useful_tokens_per_second')}"
     window = _fold(config).range(fast(config))
     conditions: tuple[tuple[State, str], ...] = (
-        (State.DOWN, "engine:vllm_down:bool == 1"),
-        (State.STALLED, "engine:vllm_stalled:bool == 1"),
-        (State.ASLEEP, "engine:vllm_asleep:bool == 1"),
-        (State.PAUSED, f"{_SEEN} and {on(config.target_identity)} {native_failing.PAUSED}"),
+        (State.DOWN, "engine:vllm_down:bool"),
+        (State.STALLED, "engine:vllm_stalled:bool"),
+        (State.ASLEEP, "engine:vllm_asleep:bool"),
+        (State.PAUSED, f"{_seen(config)} and {on(config.target_identity)} {native_failing.PAUSED}"),
         (State.FAILING, "engine:vllm_failing:latched"),
         (State.DEATH_SPIRAL, "engine:vllm_death_spiral:latched"),
         (State.THRASHING, "engine:vllm_thrashing:latched"),
-        (State.STARVED, f"min_over_time(engine:vllm_starved:bool{window}) == 1"),
+        (State.STARVED, f"count_over_time({_STARVED}{_fold(config).range(2 * _MINUTE)}) >= 2"),
         (State.DEGRADED, "engine:vllm_some_errors:latched"),
         (State.KV_HELD, native_failing.KV_HELD),
         (State.PREEMPTING, f"{metric('preemptions_per_second')} > 0"),
-        (State.SATURATED, f"engine:vllm_queued:share >= {number(limits.saturated_share)}"),
+        (State.SATURATED, f"avg_over_time({queued}) >= {number(limits.saturated_share)}"),
         (State.KV_PRESSURE, f"{metric('kv_cache_usage_max_ratio')} >= {number(limits.kv_pressure_ratio)}"),
         (
             State.IDLE,
             f"max_over_time(engine:vllm_work:requests{window}) == 0 and ({metric('useful_tokens_per_second')} == 0)",
         ),
         (State.HEALTHY, known),
-        (State.UNKNOWN, _SEEN),
+        (State.UNKNOWN, _seen(config)),
     )
     chosen = " or ".join(f"(max {identity} ({condition})) * 0 + {state.rank}" for state, condition in conditions)
-    # one rule for all states, since rulers hold few rules a group
-    states = (f'label_replace({_RANK} == bool {state.rank}, "state", "{state}", "", "")' for state in State)
     return (
         # Windows outlive an engine that has gone; its state does not.
-        Recording(_RANK, f"({chosen}) and {on(config.identity)} {_SEEN}"),
-        Recording(metric("state"), " or ".join(states)),
+        Recording(_RANK, f"({chosen}) and {on(config.identity)} ({_seen(config)})"),
+        # A rule each: one that labels and joins all of them takes twice the time.
+        *(
+            Recording(metric("state"), f"{_RANK} == bool {state.rank}", {"state": str(state)})
+            for state in State
+            if state not in UNSAID
+        ),
         changed(config, _CHANGED, _RANK),
         Recording(
             metric("state_since_timestamp_seconds"),

@@ -70,9 +70,8 @@ def overload(config: Config) -> tuple[Alert, ...]:
             f"max {by(config.model_identity)} ({slow}) unless {model} ({drains})",
             f"{label('model_name')}: overloaded, new requests wait above {limit} s.",
             preamble(config, Scope.MODEL)
-            + f"For {duration_words(limits.overload_for)} new requests to {label('model_name')} have waited longer "
-            f"than "
-            f"{limit} s for their first token, and the queue does not drain.\n"
+            + f"For {duration_words(limits.overload_for)} new requests to {label('model_name')} have had to expect "
+            f"more than {limit} s until their first token, or half waited that long, and the queue does not drain.\n"
             "DO NOW: shed or postpone batch work and cap the client that sends most at the gateway; add replicas. It "
             "works if the requests waiting fall by a tenth within ten minutes.\n"
             f"{facts(*rows)}Longest queues: {each(*queues)}.\n"

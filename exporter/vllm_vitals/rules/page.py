@@ -148,8 +148,9 @@ def _failing(config: Config) -> Alert:
     limits, mine = config.thresholds, State.FAILING
     bad = f'max by (target, engine) ({metric("state")}{{&,state="{mine}"}}) == 1'
 
-    def ended(matcher: str) -> str:
-        counts = f"max by (target, engine, finished_reason) (increase({metric('responses_total')}{{&{matcher}}}[10m]))"
+    def ended(matcher: str, window: str = "10m") -> str:
+        counted = f"increase({metric('responses_total')}{{&{matcher}}}[{window}])"
+        counts = f"max by (target, engine, finished_reason) ({counted})"
         return f"sum({counts} and on (target, engine) ({bad}))"
 
     rows = (
@@ -158,8 +159,8 @@ def _failing(config: Config) -> Alert:
             ended(',finished_reason="error"'), "count",
         ),
         (
-            f"share of all that ended (threshold {percent(limits.failing_share)})",
-            ended(',finished_reason="error"') + " / " + ended(""), "share",
+            f"share of all that ended, last 2 minutes (threshold {percent(limits.failing_share)})",
+            ended(',finished_reason="error"', "2m") + " / " + ended("", "2m"), "share",
         ),
         _ENGINES,
         _survivors(config),

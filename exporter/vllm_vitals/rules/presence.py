@@ -8,7 +8,7 @@ Prometheus saw there last are taken for it, for a day. No record reads itself (s
 from vllm_vitals.config.alerts import Config
 from vllm_vitals.core.states import State
 from vllm_vitals.rules.model import Recording, Scope
-from vllm_vitals.rules.promql import by, on
+from vllm_vitals.rules.promql import by, metric, on
 from vllm_vitals.rules.selectors import fold
 
 DOWN = "engine:vllm_vitals_down:bool"
@@ -22,12 +22,14 @@ _NAMED, _UNNAMED = 'model_name!=""', 'model_name=""'
 CANNOT_SERVE = "|".join((State.DOWN, State.STALLED, State.FAILING, State.ASLEEP))
 
 
-def rules(config: Config) -> tuple[Recording, ...]:
-    """In the order in which they read each other."""
+def rules(config: Config, *, exporter: bool) -> tuple[Recording, ...]:
+    """In the order in which they read each other; without the exporter nobody forgets whom a server serves."""
     engine, server = fold(config), on(config.target_identity)
     down = f'state="{State.DOWN}"'
     named = engine.gauge("state", down, _NAMED)
     nameless = f"{fold(config, Scope.TARGET).gauge('state', down, _UNNAMED)} == 1"
+    if not exporter:
+        return Recording(DOWN, named), Recording(UNAVAILABLE, _unavailable(config))
     last = f"max_over_time({_LOST}{engine.range(_KNOWN)})"
     # Only those that the server had at last: it may have served another model before.
     newest = f"({last} >= {server} group_left () max {by(config.target_identity)} ({last}))"
@@ -51,8 +53,8 @@ def _unavailable(config: Config) -> str:
     since = f"{engine.gauge('state_since_timestamp_seconds')} <= time() - {config.limits.paused_for}"
     which = f'state="{State.PAUSED}"'
     paused = f"({engine.gauge('state', which, _NAMED)} == 1 and {on(config.identity)} ({since}))"
-    # exactly one state holds, so the few that cannot serve tell the rest
-    serving = f"{engine.gauge('state', lost, _NAMED)} == 0 unless {on(config.identity)} {paused}"
+    cannot = f"max {by(config.identity)} ({metric('state')}{{{lost},{_NAMED}}} == 1)"
+    serving = f"{DOWN}{{{_NAMED}}} unless {on(config.identity)} {cannot} unless {on(config.identity)} {paused}"
     gone = f"count {model} ({DOWN}{{{_NAMED}}} == 1 or {paused})"
     gone += f" unless {on(config.model_identity)} count {model} ({serving})"
     return f"({gone}) * 0 + 1 or max {model} ({DOWN}{{{_NAMED}}}) * 0"

@@ -118,12 +118,21 @@ _LOAD = {
 }
 
 
+def _whole(name: str) -> str:
+    """Return the file of which this is a shard: ``alerts.yml`` for ``alerts.team-a.yml``."""
+    return f"{name.partition('.')[0]}.yml"
+
+
 def render(names: Collection[str], form: str = "prometheus") -> str:
     """Return the text for a folder that holds ``names``; ``form`` is one of `formats.FORMATS`."""
     rows = ["| file | holds | load into |", "|---|---|---|"]
     rows += [f"| `{name}` | {what} | {where} |" for name, (what, where) in _FILES.items() if name in names]
+    shards = sorted(name for name in names if name not in _FILES and _whole(name) in _RULES)
+    rows += [f"| `{name}` | of one shard: {_FILES[_whole(name)][0]} | {_FILES[_whole(name)][1]} |" for name in shards]
     rows.append("| `runbooks/<alert name>.md` | what each alert means and what to do | where on-call can open it |")
-    rules = [name for name in _RULES if name in names]
-    ways = "\n".join([_WITH_DAEMON, *([_NATIVE] if "native.yml" in rules else [])])
+    rules = [*(name for name in _RULES if name in names), *shards]
+    ways = "\n".join([_WITH_DAEMON, *([_NATIVE] if any(_whole(name) == "native.yml" for name in rules) else [])])
+    if shards:
+        ways = ways.replace(".yml", "*.yml")
     load = _LOAD[form].format(objects=" ".join(f"-f {name}" for name in rules), rule_files=ways, rules=" ".join(rules))
     return "\n".join([_HEADER + "# Prometheus rules, Alertmanager routes and runbooks\n", *rows, "", load, _CHANGE])

@@ -7,7 +7,7 @@ from vllm_vitals.config.alerts import Config
 from vllm_vitals.core.states import State
 from vllm_vitals.rules.baseline_rules import BATCH
 from vllm_vitals.rules.model import Alert, Scope, Severity
-from vllm_vitals.rules.promql import Fold, on
+from vllm_vitals.rules.promql import Fold, by, metric, on, selector
 from vllm_vitals.rules.text import label, preamble, scope_labels
 
 # A server never yet seen has no model and no engine to name.
@@ -36,8 +36,11 @@ def but_batch(config: Config) -> str:
 def in_state(config: Config, *states: State, matchers: tuple[str, ...] = (), lately: int = 0) -> str:
     """Engines in one of ``states`` now, or within the last ``lately`` seconds."""
     which = f'state="{states[0]}"' if len(states) == 1 else f'state=~"{"|".join(states)}"'
-    over = "max_over_time" if lately else ""
-    return f"{fold(config).gauge('state', which, *matchers, over=over, seconds=lately)} == 1"
+    own = fold(config)
+    series = selector(metric("state"), which, *matchers)
+    # Compared before they are folded, so that only the few that are in it are.
+    there = f"max_over_time({series}{own.range(lately)})" if lately else series
+    return f"max {by(own.labels)} ({there} == 1)"
 
 
 def ticket(

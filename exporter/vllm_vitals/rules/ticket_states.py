@@ -84,14 +84,16 @@ def alerts(config: Config) -> tuple[Alert, ...]:
 
 
 def _errors(config: Config) -> tuple[tuple[str, str, str], ...]:
-    ended = f"max by (finished_reason) (increase({metric('responses_total')}{{@}}[10m]))"
-    failed = f'max(increase({metric("responses_total")}{{@,finished_reason="error"}}[10m]))'
+    failed, lately = (
+        f'max(increase({metric("responses_total")}{{@,finished_reason="error"}}[{window}]))' for window in ("10m", "2m")
+    )
+    ended = f"max by (finished_reason) (increase({metric('responses_total')}{{@}}[2m]))"
     least = number(config.thresholds.failing_errors)
     return (
         (f"requests that ended in error, last 10 minutes (threshold {least})", failed, "count"),
         (
-            f"share of all that ended (failing from {percent(config.thresholds.failing_share)})",
-            f"{failed} / sum({ended})", "share",
+            f"share of all that ended, last 2 minutes (failing from {percent(config.thresholds.failing_share)})",
+            f"{lately} / sum({ended})", "share",
         ),
     )  # fmt: skip
 

@@ -3,14 +3,14 @@
 Each takes and returns groups and touches one thing: labels, description, links, producers, order.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from vllm_vitals.catalog import METRICS
 from vllm_vitals.config.alerts import Config
 from vllm_vitals.core.states import State
 from vllm_vitals.dashboards import links
-from vllm_vitals.rules import description
+from vllm_vitals.rules import description, fleet
 from vllm_vitals.rules.baseline_rules import TROUBLE
 from vllm_vitals.rules.lint import metrics_of
 from vllm_vitals.rules.model import Alert, Group, Recording, Scope, Severity
@@ -93,6 +93,38 @@ def only_native(_: Config, groups: Groups) -> Groups:
     return tuple(
         replace(g, rules=tuple(r for r in g.rules if isinstance(r, Recording) or not needs(r))) for g in groups
     )
+
+
+# What both producers record, natively and of whatever there is: without the exporter one record is enough.
+_TWICE = {
+    "engine:vllm_work:requests": "engine:vllm_vitals_work:requests",
+    "engine:vllm_waiting:requests": "engine:vllm_vitals_waiting:requests",
+    "engine:vllm_state:rank": fleet.RANK,
+}
+
+
+def one_name(files: Mapping[str, Groups]) -> dict[str, Groups]:
+    """Without the exporter: let the native rules record these under the names that the others read."""
+
+    def renamed(text: str) -> str:
+        for own, shared in _TWICE.items():
+            text = text.replace(own, shared)
+        return text
+
+    def native(rule: Alert | Recording) -> Alert | Recording:
+        return (
+            replace(rule, record=renamed(rule.record), expr=renamed(rule.expr)) if isinstance(rule, Recording) else rule
+        )
+
+    shared = frozenset(_TWICE.values())
+
+    def rest(group: Group) -> Group:
+        return replace(group, rules=tuple(r for r in group.rules if isinstance(r, Alert) or r.record not in shared))
+
+    return {
+        name: tuple(replace(g, rules=tuple(map(native, g.rules))) if name == "native" else rest(g) for g in groups)
+        for name, groups in files.items()
+    }
 
 
 def sort_alerts(_: Config, groups: Groups) -> Groups:

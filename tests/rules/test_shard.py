@@ -38,7 +38,7 @@ def test_shards_say_together_what_the_whole_says(tmp_path: Path) -> None:
     assert typed("rules", "check", *checked, "--shard", "namespace=team-b").exit_code == 0
     assert typed("rules", "check", *checked).exit_code == 1
     inputs = [one for name in ("team-a", "team-b", "team.c", "") for one in of(name)]
-    # what is said of everyone, and of whom nothing but the fleet's count and the pages for blindness is
+    # every series that the rules record, and ours that they read, by its name
     asked = 'count by (__name__) ({__name__=~".*vllm_.+"})'
     said = []
     for name, files in (("whole", built(tmp_path)), ("cut", cut)):

@@ -89,7 +89,8 @@ class Engine:
             ]
             return row(name, list(accumulate(steps)), **labels)
 
-        for state in State:
+        # a state in which it never is says nothing
+        for state in sorted({UP, DOWN, *filter(None, lives)}):
             yield row("state", [life is state for life in lives], state=str(state))
         yield cells("target_up", [None if life is None else life not in (DOWN, STARTING) for life in lives],
                     {"target": self.target})  # fmt: skip
@@ -322,14 +323,14 @@ def operations() -> tuple[World, ...]:
                  gone("list", 10, 2, during(900, 2700, DOWN)), "a ticket is right"),
             Play("one engine of ten crashes and is back in two minutes", 50, "crash",
                  gone("crash", 10, 1, during(900, 1020, DOWN))),
-            Play("quiet: nobody asks, an hour", 3000, "quiet", fleet(10, "quiet", **QUIET)),
+            Play("quiet: nobody asks, an hour", 3000, "quiet", fleet(4, "quiet", **QUIET)),
             Play("a benchmark: 2,000 requests at once, worked off in 37 minutes", 50, "bench", drains()),
             Play("real arrivals, comfortable: half an hour of Azure 2023", 17520, "comfortable", (),
                  more=partial(traced, "comfortable")),
             Play("real arrivals, tight: half an hour of Azure 2023 at six times", 300, "tight", (),
                  more=partial(traced, "tight")),
             Play("night: each of 20 replicas is asked every five minutes, an hour", 3000, "night", asked_seldom(20)),
-            Play("the fleet around them (meta alerts)", 365, "", fleet(10, "busy")),
+            Play("the fleet around them (meta alerts)", 365, "", fleet(4, "busy")),
         )),
         World(1.45, (Play("20 to 6 at night, 6 to 0 at the weekend, 10 again, desired replicas known", 365, "",
                        breathing(), more=lambda: [wanted((870, 20), (2100, 6), (885, 0), (1500, 10))]),), KNOWN),

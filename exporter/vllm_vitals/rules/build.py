@@ -92,10 +92,9 @@ def rules(config: Config, modes: frozenset[str] = frozenset(MODES)) -> dict[str,
 
 
 def _before(config: Config, modes: frozenset[str]) -> tuple[Recording, ...]:
-    own = meta.own_recordings() if "daemon" in modes else ()  # only alerts about the daemon read them
     known = presence.rules(config, exporter="daemon" in modes)
     shared = (*baseline_rules.rules(config), *concurrency.rules(config), *known)
-    return (*shared, *meta.recordings(config), *own)
+    return (*shared, *meta.recordings(config), *meta.own_recordings())
 
 
 def findings(config: Config, files: Mapping[str, tuple[Group, ...]]) -> list[str]:

@@ -82,9 +82,9 @@ def _sight(config: Config) -> tuple[Alert, ...]:
     none_wanted = f" unless on () (sum({wanted}) == 0)" if wanted else ""
     fewer_wanted = f" unless on () (sum({wanted}) < sum({wanted} offset 1h))" if wanted else ""
     # without the label that absent() makes of its matcher: nothing is healthy there
-    emptied = (
-        f"(max(absent({metric('state')}{{{_ONE_STATE}}})) and on () (max_over_time({_SEEN}[1h]) > 0)){none_wanted}"
-    )
+    none = f"max(absent({metric('state')}{{{_ONE_STATE}}}))"
+    # Where the exporters are gone, VLLMExporterDown says it.
+    emptied = f"({none} and on () (max_over_time({_SEEN}[1h]) > 0) unless on () {_GONE}){none_wanted}"
     halved = f"({_SEEN} < 0.5 * ({_SEEN} offset 1h > 1)){fewer_wanted}"
     before = ask(f"max_over_time({_SEEN}[1h])", COUNT)
     found = [

@@ -115,7 +115,7 @@ def _progress(config: Config) -> tuple[Recording, ...]:
         f" and {identity} ({known})"
     )
     longer = limits.stall_after_start - seconds
-    for_long = f"count_over_time({_STILL}{fold.range(longer)}) >= {int(longer) // step} and {_STILL}"
+    for_long = f"count_over_time({_STILL}{fold.range(longer + step)}) > {int(longer) // step} and {_STILL}"
     finished = f"sum {by(config.identity)} ({metric('responses_total')}) > 0"
     asleep = raw.latest(config, wire("asleep"), 'sleep_state="awake"')
     error = 'finished_reason="error"'

@@ -45,7 +45,9 @@ def overload(config: Config) -> tuple[Alert, ...]:
         return ()
     limit = number(limits.overload_wait_seconds)
     window = fold(config, Scope.MODEL).range(_SMOOTH)
-    before = f"avg_over_time({lost.WAITING}{window} offset {max(limits.overload_for - _SMOOTH, _SMOOTH)}s)"
+    # Its highest in the earlier half: the average of a queue that came at once is of its ramp.
+    half = max(limits.overload_for // 2, _SMOOTH)
+    before = f"max_over_time({lost.WAITING}{fold(config, Scope.MODEL).range(half)} offset {half}s)"
     drains = f"avg_over_time({lost.WAITING}{window}) <= 0.9 * ({before} > 0)"
     slow = f"{lost.WAIT} > {limit} or ({LATE} > 0.5) * 0 + {limit}" if recordings(config) else f"{lost.WAIT} > {limit}"
     rows = (

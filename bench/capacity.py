@@ -22,7 +22,7 @@ from vllm_vitals.planner.review.report import ModelReview, build
 from vllm_vitals.planner.telemetry.grid import Grid
 from vllm_vitals.planner.telemetry.telemetry import EngineId, EngineSeries, Setting, Telemetry, WindowedHistogram
 from vllm_vitals.planner.whatif import fitting
-from vllm_vitals.planner.whatif.carries import carries
+from vllm_vitals.planner.whatif.engine_capacity import carries
 from vllm_vitals.planner.whatif.simulate_run import run
 from vllm_vitals.planner.whatif.workload_slice import SituationError
 from vllm_vitals.simulator.engine import Engine

@@ -13,11 +13,11 @@ from statistics import mean
 import pytest
 
 from tests.core import sequences
-from vllm_vitals.core import signals
+from vllm_vitals.core import vital_signs
 from vllm_vitals.core.sample import EngineSample
 from vllm_vitals.core.snapshot import Advice
 from vllm_vitals.core.states import State
-from vllm_vitals.logs import derive
+from vllm_vitals.logs import response_limits
 from vllm_vitals.logs.aggregate import LogAggregator, SourceInfo
 from vllm_vitals.logs.events import Decoded, RequestFinished, ServerSetting
 from vllm_vitals.logs.server import ServerState
@@ -219,8 +219,8 @@ def test_what_the_requests_hold_together_decides_whether_any_is_evicted() -> Non
 def test_four_slots_of_whole_windows_need_a_cache_of_four_windows() -> None:
     sample = EngineSample(kv_capacity_tokens=7.58 * WINDOW)
     told = {"max_model_len": str(WINDOW)}
-    assert signals.full_windows(sample, told).value == pytest.approx(7.58)
-    halved = signals.full_windows(replace(sample, kv_capacity_tokens=7.58 / 2 * WINDOW), told).value
+    assert vital_signs.full_windows(sample, told).value == pytest.approx(7.58)
+    halved = vital_signs.full_windows(replace(sample, kv_capacity_tokens=7.58 / 2 * WINDOW), told).value
     assert known(halved) < 4
     for windows, evicts in ((7.58, False), (7.58 / 2, True)):
         server = replace(SMALL, max_model_len=2048, num_gpu_blocks=int(windows * 2048 / 16), max_num_seqs=4)
@@ -362,11 +362,11 @@ def test_one_answer_without_an_end_takes_a_quarter_of_a_server_of_four_until_a_d
 
 
 def test_without_any_cap_an_answer_may_fill_what_its_prompt_leaves_of_the_window() -> None:
-    server = derive.ServerLimits(max_model_len=WINDOW)
+    server = response_limits.ServerLimits(max_model_len=WINDOW)
     filled = RequestFinished(0.0, prompt_tokens=40_000, completion_tokens=WINDOW - 40_000, finish_reason="length")
-    assert derive.cap_of(filled, server) == "context_window"
+    assert response_limits.cap_of(filled, server) == "context_window"
     capped = replace(filled, completion_tokens=32_768)
-    assert derive.cap_of(capped, replace(server, default_max_tokens=32_768)) == "server_default"
+    assert response_limits.cap_of(capped, replace(server, default_max_tokens=32_768)) == "server_default"
 
 
 @pytest.mark.parametrize(
@@ -389,13 +389,13 @@ def test_a_presence_penalty_that_a_release_drops_in_silence_is_found(
 
 def test_cutting_after_the_fact_pays_for_2000_tokens_and_gives_512() -> None:
     cut = RequestFinished(0.0, completion_tokens=2000, returned_tokens=512, finish_reason="stop")
-    assert derive.unreturned(cut) == 1488
+    assert response_limits.unreturned(cut) == 1488
 
 
 def test_thinking_that_meets_the_cap_is_not_an_ordinary_cut() -> None:
     thinking = RequestFinished(0.0, completion_tokens=512, reasoning_tokens=512, max_tokens=512, finish_reason="length")
-    assert derive.reasoning_truncated(thinking)
-    assert not derive.reasoning_truncated(replace(thinking, reasoning_tokens=200))
+    assert response_limits.reasoning_truncated(thinking)
+    assert not response_limits.reasoning_truncated(replace(thinking, reasoning_tokens=200))
 
 
 # ---------------------------------------------------------------- what is advised

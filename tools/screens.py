@@ -15,8 +15,8 @@ from rich.text import Text
 from vllm_vitals.recordings import recording
 from vllm_vitals.recordings.replay import judge
 from vllm_vitals.serve import views
-from vllm_vitals.top.book import Book
 from vllm_vitals.top.draw import Canvas, draw
+from vllm_vitals.top.memory import Book
 from vllm_vitals.top.view import View
 
 ROOT = Path(__file__).parent.parent

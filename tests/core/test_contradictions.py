@@ -9,9 +9,9 @@ from tests.core.sequences import empty, observe
 from vllm_vitals.core.contradictions import examine
 from vllm_vitals.core.derive import WindowView
 from vllm_vitals.core.sample import EngineSample
-from vllm_vitals.core.signals import gauges
 from vllm_vitals.core.snapshot import Role
 from vllm_vitals.core.thresholds import Thresholds
+from vllm_vitals.core.vital_signs import gauges
 from vllm_vitals.core.window import Span
 
 PLAIN = EngineSample(

@@ -11,9 +11,9 @@ from statistics import NormalDist
 import pytest
 
 from tests.core.phases import ONE_TWO_FIVE, TTFT, histogram
+from vllm_vitals.core.bucket_shape import shape_of
 from vllm_vitals.core.distribution import Cut, fit, is_sure
 from vllm_vitals.core.sample import Histogram
-from vllm_vitals.core.shape import shape_of
 from vllm_vitals.core.snapshot import Reading
 
 

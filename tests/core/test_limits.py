@@ -6,7 +6,7 @@ import pytest
 
 from vllm_vitals.core.dialect import ExpositionError, normalise
 from vllm_vitals.core.exposition import burden, parse
-from vllm_vitals.core.fold import RATIO, Member
+from vllm_vitals.core.fold_series import RATIO, Member
 from vllm_vitals.core.render import TargetRenderer
 from vllm_vitals.core.sample import TargetSample
 from vllm_vitals.core.sample_line import shown

@@ -12,7 +12,7 @@ from tests.typed import typed
 from vllm_vitals.config.alerts import Config, Limits
 from vllm_vitals.dashboards import links
 from vllm_vitals.dashboards.build import build
-from vllm_vitals.dashboards.modernise import modernise
+from vllm_vitals.dashboards.grafana_schema import modernise
 from vllm_vitals.dashboards.site import Levels, Site, scale
 from vllm_vitals.generated import drift
 from vllm_vitals.rules import boards, meta, page, ticket

@@ -13,7 +13,7 @@ from tests.fleet.daemons import Running, configured, running
 from vllm_vitals.serve import access as gates
 from vllm_vitals.serve import boundary
 from vllm_vitals.serve.access import Access, AccessControl
-from vllm_vitals.serve.turns import TooMany, Turns
+from vllm_vitals.serve.fair_turns import TooMany, Turns
 from vllm_vitals.serve.web_config import WebConfig, WebConfigError, load
 
 LINE = b'{"model":"m","usage":{"prompt_tokens":1,"completion_tokens":2},"choices":[{"finish_reason":"stop"}]}\n'

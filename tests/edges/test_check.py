@@ -11,7 +11,7 @@ import pytest
 
 from tests.edges.servers import RECORDINGS, bodies, http, plays, says, serving
 from tests.typed import typed
-from vllm_vitals.cli import gate, table, verdict, whom
+from vllm_vitals.cli import gate, table, target_options, verdict
 from vllm_vitals.cli.first_look import MAX_LINES, FirstLook
 from vllm_vitals.cli.observe import hurried
 from vllm_vitals.cli.options import configured
@@ -20,7 +20,7 @@ from vllm_vitals.core.states import State
 from vllm_vitals.core.target_evaluator import TargetEvaluator
 from vllm_vitals.core.thresholds import Thresholds
 from vllm_vitals.recordings import recording
-from vllm_vitals.scrape import nearby
+from vllm_vitals.scrape import local_servers
 from vllm_vitals.scrape.fetch import Fetcher
 
 ROOT = Path(__file__).parent.parent.parent
@@ -102,7 +102,7 @@ def test_servers_on_this_machine_are_found_by_what_they_answer(tmp_path: Path) -
         async with serving(plays(iter(bodies()[40:]))) as vllm, serving(says(http(ours))) as other:
             ports = [int(url.rpartition(":")[2]) for url in (other, vllm)]
             async with Fetcher(lambda: 0.0) as fetcher:
-                return await nearby.vllm_servers(fetcher.fetch, [*ports, 1]), vllm
+                return await local_servers.vllm_servers(fetcher.fetch, [*ports, 1]), vllm
 
     addresses, vllm = asyncio.run(found())
     assert addresses == [vllm.removeprefix("http://")]
@@ -115,8 +115,8 @@ def test_ports_that_listen_are_read_from_the_kernels_table(tmp_path: Path) -> No
         "   0: 0100007F:2710 00000000:0000 0A\n   1: 00000000:1F40 00000000:0000 0A\n"
         "   2: 0100007F:0016 0100007F:D431 01\n"
     )
-    assert nearby.listening([table]) == [8000, 10000]
-    assert nearby.listening([tmp_path / "none"]) == list(range(8000, 8010))
+    assert local_servers.listening([table]) == [8000, 10000]
+    assert local_servers.listening([tmp_path / "none"]) == list(range(8000, 8010))
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_ports_that_listen_are_read_from_the_kernels_table(tmp_path: Path) -> No
 def test_urls_alone_are_the_targets_that_the_config_s_loader_makes_of_them(
     urls: tuple[str, ...], is_plain: bool
 ) -> None:
-    found = whom.plainly(urls)
+    found = target_options.plainly(urls)
     assert bool(found) is is_plain
     if is_plain:
         assert found == configured(None, urls, {}, {}).targets

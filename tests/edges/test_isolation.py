@@ -12,7 +12,7 @@ from tests import fed_time
 from tests.edges.servers import bodies, plays, serving, target
 from tests.fleet.daemons import configured, running
 from vllm_vitals.clock import Clock
-from vllm_vitals.core import exposition, fold
+from vllm_vitals.core import exposition, fold_series
 from vllm_vitals.core.render import TargetRenderer
 from vllm_vitals.core.series_index import MAX_ENGINES
 from vllm_vitals.core.snapshot import OUR_REASONS, Scrape
@@ -115,12 +115,12 @@ def exposition_wanted() -> frozenset[str]:
 
 def test_a_histogram_of_absurdly_many_buckets_is_dropped_and_counted_and_the_rest_is_kept() -> None:
     judge, renderer = TargetEvaluator("bad"), TargetRenderer()
-    seen = judge.observe(Scrape(0.0, 0.1, engines(1) + buckets(fold.MAX_BUCKETS)))
+    seen = judge.observe(Scrape(0.0, 0.1, engines(1) + buckets(fold_series.MAX_BUCKETS)))
     assert seen.up
     assert not seen.engines[0].sample.histograms  # type: ignore[union-attr]
     assert set(seen.invalid) >= {"ttft_seconds", "request_prompt_tokens"}
     assert sum(map(len, renderer.render(seen).values())) < 64 * 1024
-    seen = judge.observe(Scrape(5.0, 0.1, engines(1) + buckets(fold.MAX_BUCKETS - 1)))
+    seen = judge.observe(Scrape(5.0, 0.1, engines(1) + buckets(fold_series.MAX_BUCKETS - 1)))
     assert "ttft_seconds" in seen.engines[0].sample.histograms  # type: ignore[union-attr]
 
 
@@ -274,7 +274,8 @@ def test_what_is_cached_of_bucket_bounds_is_bounded_in_bytes() -> None:
 
     judge, renderer = TargetEvaluator("bad"), TargetRenderer()
     for number in range(3):
-        renderer.render(judge.observe(Scrape(5.0 * number, 0.1, engines(1) + buckets(fold.MAX_BUCKETS - 1, number))))
+        body = engines(1) + buckets(fold_series.MAX_BUCKETS - 1, number)
+        renderer.render(judge.observe(Scrape(5.0 * number, 0.1, body)))
     cached = series_block._histogram
-    a_text = len(cached("ttft_seconds", tuple(float(n) for n in range(fold.MAX_BUCKETS))))
+    a_text = len(cached("ttft_seconds", tuple(float(n) for n in range(fold_series.MAX_BUCKETS))))
     assert a_text * cached.cache_info().maxsize < 20 * 1024**2  # type: ignore[operator]

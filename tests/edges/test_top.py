@@ -26,8 +26,8 @@ from vllm_vitals.recordings import recording
 from vllm_vitals.recordings.replay import judge
 from vllm_vitals.scrape.target import Target
 from vllm_vitals.serve import views
-from vllm_vitals.top.book import MAX_ENGINES, POINTS, SIGNS, Book
 from vllm_vitals.top.draw import Canvas, draw, sparkline
+from vllm_vitals.top.memory import MAX_ENGINES, POINTS, SIGNS, Book
 from vllm_vitals.top.sources import Daemon, Recording, Servers
 from vllm_vitals.top.view import SORTS, View, keys
 

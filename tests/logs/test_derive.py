@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from vllm_vitals.logs.derive import ServerLimits, cap_of, disagrees, limits_of, reasoning_truncated, unreturned
 from vllm_vitals.logs.events import RequestFinished
+from vllm_vitals.logs.response_limits import ServerLimits, cap_of, disagrees, limits_of, reasoning_truncated, unreturned
 
 SERVER = ServerLimits(max_model_len=2048, default_max_tokens=256)
 BARE = ServerLimits()

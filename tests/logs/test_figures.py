@@ -1,4 +1,4 @@
-from vllm_vitals.logs.figures import NOTHING, ROWS_A_LOOK, FigureCache, figures_of
+from vllm_vitals.logs.response_figures import NOTHING, ROWS_A_LOOK, FigureCache, figures_of
 from vllm_vitals.logs.window import CAPACITY, ResponseWindow
 
 NOW = 1_790_000_000.0

@@ -17,8 +17,8 @@ from structlog.testing import capture_logs
 from vllm_vitals.logs import checkpoint
 from vllm_vitals.logs.batches import MAX_BATCHES, Batches
 from vllm_vitals.logs.bodies import Refused
+from vllm_vitals.logs.checkpoint_lease import Lease
 from vllm_vitals.logs.config import LogsConfig
-from vllm_vitals.logs.lease import Lease
 from vllm_vitals.logs.push import Batch, Outcome
 from vllm_vitals.logs.reader import LogReader
 from vllm_vitals.logs.tally import Tally

@@ -11,8 +11,8 @@ from vllm_vitals.clock import Clock
 from vllm_vitals.core.snapshot import EngineKey, EngineSnapshot, Reading, TargetSnapshot
 from vllm_vitals.core.states import State
 from vllm_vitals.log import get_logger
-from vllm_vitals.logs.complaints import KEPT
 from vllm_vitals.logs.config import LogsConfig, LogSource
+from vllm_vitals.logs.server_complaints import KEPT
 from vllm_vitals.logs.watch import LogWatch
 from vllm_vitals.serve import page, views
 

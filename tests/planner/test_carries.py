@@ -11,7 +11,7 @@ from vllm_vitals.core.snapshot import Reading
 from vllm_vitals.planner.review.findings import findings
 from vllm_vitals.planner.review.report import ModelReview
 from vllm_vitals.planner.whatif.calibrate import Case
-from vllm_vitals.planner.whatif.carries import Carries, carries
+from vllm_vitals.planner.whatif.engine_capacity import Carries, carries
 from vllm_vitals.planner.whatif.simulate_run import run
 from vllm_vitals.planner.whatif.workload_slice import METRICS, Situation
 

@@ -11,7 +11,7 @@ from vllm_vitals.planner.experiment.comparable import knobs
 from vllm_vitals.planner.experiment.compare import Comparison, compare
 from vllm_vitals.planner.experiment.noise import holm
 from vllm_vitals.planner.review import render_text
-from vllm_vitals.planner.student import threshold, two_sided
+from vllm_vitals.planner.student_t import threshold, two_sided
 from vllm_vitals.planner.telemetry import recorded
 
 WAVE = [0.99, 1.01, 1.0, 0.98, 1.02, 1.0, 1.01, 0.99, 1.0, 1.0]

@@ -21,8 +21,8 @@ from vllm_vitals.core.thresholds import Thresholds
 from vllm_vitals.planner.incident import postmortem
 from vllm_vitals.planner.incident.beside import MAX_QUERIES, Beside
 from vllm_vitals.planner.incident.episodes import Episodes, Incident
-from vllm_vitals.planner.incident.margin import Margin, margins
 from vllm_vitals.planner.incident.past import Past, judge
+from vllm_vitals.planner.incident.rule_margin import Margin, margins
 from vllm_vitals.prometheus.bodies import Pages
 from vllm_vitals.prometheus.now import judged_now
 from vllm_vitals.prometheus.promapi import PromApi, PromError, Series, access

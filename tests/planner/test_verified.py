@@ -8,7 +8,7 @@ from tests.planner.conftest import Week
 from tests.planner.test_whatif import QUICK, case, tried
 from vllm_vitals.planner.review import render_text
 from vllm_vitals.planner.review.findings import findings
-from vllm_vitals.planner.review.slots import SlotsAdvice
+from vllm_vitals.planner.review.max_num_seqs import SlotsAdvice
 from vllm_vitals.planner.whatif import verified
 from vllm_vitals.planner.whatif.verified import Verdict
 from vllm_vitals.planner.whatif.whatif import Prediction, Row, advised, whatif

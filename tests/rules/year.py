@@ -31,9 +31,9 @@ from vllm_vitals.core.states import State
 from vllm_vitals.core.target_evaluator import TargetEvaluator
 from vllm_vitals.core.thresholds import Thresholds
 from vllm_vitals.simulator.file_traffic import FileTraffic, Selection, select
-from vllm_vitals.simulator.play import play
 from vllm_vitals.simulator.request_file import PREFIX_BLOCK_TOKENS, RequestFile
 from vllm_vitals.simulator.scenario import Scenario
+from vllm_vitals.simulator.write_recording import play
 
 HOUR, MINUTE = 3600, 60
 UP, IDLE, DOWN, STARTING = State.HEALTHY, State.IDLE, State.DOWN, State.STARTING
@@ -326,7 +326,7 @@ def operations() -> tuple[World, ...]:
                  gone("list", 10, 2, during(900, 2700, DOWN)), "a ticket is right"),
             Play("one engine of ten crashes and is back in two minutes", 50, "crash",
                  gone("crash", 10, 1, during(900, 1020, DOWN))),
-            Play("quiet: nobody asks, an hour", 3000, "quiet", fleet(4, "quiet", **QUIET)),
+            Play("no requests for an hour", 3000, "quiet", fleet(4, "quiet", **QUIET)),
             Play("a benchmark: 2,000 requests at once, worked off in 37 minutes", 50, "bench", drains()),
             Play("real arrivals, comfortable: half an hour of Azure 2023", 17520, "comfortable", (),
                  more=partial(traced, "comfortable")),

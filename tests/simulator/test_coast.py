@@ -8,7 +8,7 @@ import pytest
 from vllm_vitals.core.snapshot import Scrape
 from vllm_vitals.core.states import State
 from vllm_vitals.recordings.replay import judge
-from vllm_vitals.simulator.coast import CalmStretches, Coast, NotCalmError
+from vllm_vitals.simulator.fast_forward import CalmStretches, Coast, NotCalmError
 from vllm_vitals.simulator.scenario import Scenario
 from vllm_vitals.simulator.settings import ServerSettings
 from vllm_vitals.simulator.stats import EngineStats

@@ -19,13 +19,13 @@ from vllm_vitals.scrape.fetch import Fetcher
 from vllm_vitals.simulator import demo as show
 from vllm_vitals.simulator.command import demo, simulate
 from vllm_vitals.simulator.exposed_families import Dialect
-from vllm_vitals.simulator.play import play
 from vllm_vitals.simulator.scenarios import SCENARIOS, scenario
 from vllm_vitals.simulator.server import SimulatedServer
 from vllm_vitals.simulator.world import ScenarioError
+from vllm_vitals.simulator.write_recording import play
 from vllm_vitals.terms import TERMS
-from vllm_vitals.top.book import Book
 from vllm_vitals.top.draw import Canvas, draw
+from vllm_vitals.top.memory import Book
 from vllm_vitals.top.view import View
 
 

@@ -8,13 +8,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from vllm_vitals.simulator.exposed_families import Dialect
-from vllm_vitals.simulator.fate import Fate
-from vllm_vitals.simulator.play import play
+from vllm_vitals.simulator.request_outcomes import Fate
 from vllm_vitals.simulator.scenario import Pause, Restart, Resume, Scenario, Slow
 from vllm_vitals.simulator.scenarios import scenario
 from vllm_vitals.simulator.settings import ServerSettings
 from vllm_vitals.simulator.workload import Lengths, Load
 from vllm_vitals.simulator.world import World
+from vllm_vitals.simulator.write_recording import play
 
 STEADY = Load(rate=5.0)
 

@@ -10,10 +10,10 @@ from vllm_vitals.core.target_evaluator import TargetEvaluator
 from vllm_vitals.recordings import recording
 from vllm_vitals.recordings.replay import judge
 from vllm_vitals.simulator.exposed_families import Dialect
-from vllm_vitals.simulator.play import play
 from vllm_vitals.simulator.scenarios import SCENARIOS, scenario
 from vllm_vitals.simulator.workload import Lengths, Load
 from vllm_vitals.simulator.world import ScenarioError, World
+from vllm_vitals.simulator.write_recording import play
 
 # Scenarios that show their state late need their whole time.
 SHORT = [

@@ -16,10 +16,10 @@ from vllm_vitals.core.states import State
 from vllm_vitals.core.target_evaluator import TargetEvaluator
 from vllm_vitals.core.thresholds import Thresholds
 from vllm_vitals.simulator.file_traffic import FileTraffic, Selection, select
-from vllm_vitals.simulator.play import play
 from vllm_vitals.simulator.request_file import PREFIX_BLOCK_TOKENS, RequestFile
 from vllm_vitals.simulator.scenario import Scenario
 from vllm_vitals.simulator.settings import ServerSettings
+from vllm_vitals.simulator.write_recording import play
 
 OWN = Path(__file__).parents[1] / "data" / "requests"
 PUBLIC = Path(os.environ.get("PUBLIC_TRACES") or Path(__file__).parents[2] / ".." / "shared" / "public-traces")

@@ -92,7 +92,7 @@ def check(
     from tempfile import TemporaryDirectory
 
     from vllm_vitals import log
-    from vllm_vitals.cli import judge, observe, whom
+    from vllm_vitals.cli import judge, observe, target_options
     from vllm_vitals.core.follow_up import FollowUp, change
     from vllm_vitals.core.thresholds import Thresholds
 
@@ -113,7 +113,7 @@ def check(
     limits = configured(file, (), {}).thresholds if file is not None and (prometheus or namespace) else Thresholds()
     if prometheus:
         look_back = seconds if "seconds" in given else LOOK_BACK_S
-        sys.exit(judge.kept(whom.prometheus(prometheus, access), look_back, limits, report, again))
+        sys.exit(judge.kept(target_options.prometheus(prometheus, access), look_back, limits, report, again))
     if follow is not None and "seconds" not in given:
         seconds = FOLLOW_S
     if seconds < observe.SHORTEST_S:
@@ -122,9 +122,9 @@ def check(
         problems: list[str] = []
         if namespace:
             folder = Path(kept.enter_context(TemporaryDirectory(prefix="vllm-vitals-")))
-            found, problems = whom.pods(namespace, limits, folder)
+            found, problems = target_options.pods(namespace, limits, folder)
         else:
-            found = list(whom.targets(urls, file, access, auto, listed, MODES))
+            found = list(target_options.targets(urls, file, access, auto, listed, MODES))
         targets = [observe.at_pace(target, interval, seconds) for target in found]
         sys.exit(judge.watched(targets) if again else judge.live(targets, seconds, report, problems))
 

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 
 from vllm_vitals.core import sizing
 from vllm_vitals.core.sample import EngineSample
-from vllm_vitals.core.signals import DEFERRED
 from vllm_vitals.core.sizing import Case
 from vllm_vitals.core.snapshot import Advice, Reading
 from vllm_vitals.core.state_machine import Facts, overloaded
 from vllm_vitals.core.states import State
+from vllm_vitals.core.vital_signs import DEFERRED
 
 TRUNCATED = 0.05  # share of responses truncated at a cap that is worth a word
 LATE_FIRST_TOKEN_S = 5.0  # p99 that a person waits for in vain; move to your own objective

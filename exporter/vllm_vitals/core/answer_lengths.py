@@ -7,7 +7,7 @@ doubled, when `AGAIN_S` have passed, or when the buckets contradict it. Invarian
 
 from collections.abc import Mapping
 
-from vllm_vitals.core import signals
+from vllm_vitals.core import vital_signs
 from vllm_vitals.core.distribution import Cut, Distribution, fit, one_cap
 from vllm_vitals.core.snapshot import Reading
 from vllm_vitals.core.window import Span
@@ -27,14 +27,14 @@ class AnswerLengths:
     def feed(self, at: float, span: Span, readings: Mapping[str, Reading], worth: float) -> Mapping[str, Reading]:
         """Return the readings to take in place of those given; none where fewer than ``worth`` (a share) are cut."""
         share = readings["truncated_ratio"].value
-        made = None if share is None or share < worth else signals.of_answers(span, "request_output_tokens")
+        made = None if share is None or share < worth else vital_signs.of_answers(span, "request_output_tokens")
         if share is None or made is None or made.count <= 0:
             self._known, self.cap = {}, None
             return {}
         stale = not self._known or at - self._at >= AGAIN_S or made.count >= 2 * self._count
         if stale or not all(_inside(self._known[name], readings[name]) for name in _NAMES):
             self._at, self._count = at, made.count
-            self.cap = one_cap(signals.of_answers(span, "request_max_tokens"))
+            self.cap = one_cap(vital_signs.of_answers(span, "request_max_tokens"))
             cut = None if self.cap is None else Cut(self.cap, round(share * made.count))
             found: Distribution = fit(made, cut=cut)
             self._known = {"output_tokens_p90": found.uncut(0.9), "output_tokens_cv": found.cv()}

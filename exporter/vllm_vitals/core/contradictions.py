@@ -8,7 +8,7 @@ absent) finds nothing. Unknown is never read as "off", and a contradiction never
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from vllm_vitals.core import signals
+from vllm_vitals.core import vital_signs
 from vllm_vitals.core.derive import WindowView
 from vllm_vitals.core.snapshot import Contradiction
 
@@ -81,8 +81,8 @@ def _capacity(view: WindowView) -> str:
     if not prompt or output is None:
         return ""
     held = means.kv_usage * labelled / means.running
-    hits = signals.prefix_hit_ratio(span).value or 0.0
-    longest = signals.setting(view.settings, "max_model_len")
+    hits = vital_signs.prefix_hit_ratio(span).value or 0.0
+    longest = vital_signs.setting(view.settings, "max_model_len")
     least, most = LEAST_HELD * (prompt * (1 - hits) + output / 2), max(longest or 0.0, MOST_HELD * (prompt + output))
     if least <= held <= most:
         return ""
@@ -119,7 +119,7 @@ def _differ(by_reason: float, waiting: float) -> bool:
 
 def _running(view: WindowView) -> str:
     """More requests run than max_num_seqs allows."""
-    limit = signals.setting(view.settings, "max_num_seqs")
+    limit = vital_signs.setting(view.settings, "max_num_seqs")
     if limit is None:
         return ""
     most = max((sample.running or 0.0 for sample in view.samples), default=0.0)

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from vllm_vitals.core import outcomes, recompute_tax, signals
+from vllm_vitals.core import outcomes, recompute_tax, vital_signs
 from vllm_vitals.core.inferred_role import infer_role
 from vllm_vitals.core.outcomes import Completions
 from vllm_vitals.core.sample import EngineSample
-from vllm_vitals.core.signals import Gauges
 from vllm_vitals.core.snapshot import Reading, Role, absent
 from vllm_vitals.core.thresholds import Thresholds
+from vllm_vitals.core.vital_signs import Gauges
 from vllm_vitals.core.window import Span, Window
 
 
@@ -45,7 +45,7 @@ class WindowView:
 
     def lost(self, context: recompute_tax.Context | None) -> recompute_tax.LostShare:
         """Return the share of it that a preempted request computes again."""
-        block, tokens = signals.setting(self.settings, "block_size"), None if context is None else context.tokens
+        block, tokens = vital_signs.setting(self.settings, "block_size"), None if context is None else context.tokens
         return recompute_tax.lost_share(self.sample, self.finished, tokens, block, self.limits)
 
 
@@ -72,7 +72,7 @@ def view_at(
         later=window.span(limits.fast_window / 2),
         slow=slow,
         samples=samples,
-        means=signals.gauges(samples),
+        means=vital_signs.gauges(samples),
         finished=finished,
         paced=finished.span if finished else window.working(limits.slow_window),
         role=role or infer_role(slow, limits) or Role.SERVE,
@@ -83,29 +83,29 @@ def view_at(
 def readings(view: WindowView) -> dict[str, Reading]:
     """Return every derived number that the windows alone give, by the catalogue's name."""
     fast, slow, samples, finished = view.fast, view.slow, view.samples, view.finished
-    useful, preemption_rate = signals.useful_rate(fast), fast.rate("preemptions")
+    useful, preemption_rate = vital_signs.useful_rate(fast), fast.rate("preemptions")
     few = f"fewer than {view.limits.min_completions:g} requests finished in the {slow.seconds:.0f} s seen"
     uncounted = "the server has no preemption counter"
     return {
-        "preemptions_per_second": signals.value(preemption_rate, uncounted),
-        "preemptions_per_completion": signals.value(
+        "preemptions_per_second": vital_signs.value(preemption_rate, uncounted),
+        "preemptions_per_completion": vital_signs.value(
             finished.ratio if finished else None, uncounted if finished else few
         ),
-        "repeat_preemption_ratio": signals.value(
+        "repeat_preemption_ratio": vital_signs.value(
             finished.repeat_ratio if finished else None, "needs vLLM 0.30 or later" if finished else few
         ),
         "recompute_tax_ratio": _tax(view, preemption_rate, useful),
-        "kv_cache_usage_max_ratio": signals.largest_usage(samples),
-        "kv_cache_demand_ratio": signals.demand(view.means),
-        "kv_cache_full_windows": signals.full_windows(view.sample, view.settings),
-        **signals.tails(slow, view.role),
-        **signals.lengths(slow, view.role),
-        "stall_gaps_per_second": signals.stall_gaps(fast),
-        "truncated_ratio": signals.truncated(slow, view.role),
-        "prefix_cache_hit_ratio": signals.prefix_hit_ratio(fast),
-        "abandoned_requests_per_second": signals.abandoned(fast),
+        "kv_cache_usage_max_ratio": vital_signs.largest_usage(samples),
+        "kv_cache_demand_ratio": vital_signs.demand(view.means),
+        "kv_cache_full_windows": vital_signs.full_windows(view.sample, view.settings),
+        **vital_signs.tails(slow, view.role),
+        **vital_signs.lengths(slow, view.role),
+        "stall_gaps_per_second": vital_signs.stall_gaps(fast),
+        "truncated_ratio": vital_signs.truncated(slow, view.role),
+        "prefix_cache_hit_ratio": vital_signs.prefix_hit_ratio(fast),
+        "abandoned_requests_per_second": vital_signs.abandoned(fast),
         "expected_wait_seconds": expected_wait(view),
-        "useful_tokens_per_second": signals.value(useful, "needs token counters"),
+        "useful_tokens_per_second": vital_signs.value(useful, "needs token counters"),
     }
 
 
@@ -128,21 +128,21 @@ def draining(view: WindowView) -> bool | None:
     """Return whether the later half of the window waits less than 90 % of its earlier half."""
     half = len(view.samples) // 2
     waiting = [sample.waiting for sample in view.samples]
-    earlier, later = signals.mean(waiting[:half]), signals.mean(waiting[half:])
+    earlier, later = vital_signs.mean(waiting[:half]), vital_signs.mean(waiting[half:])
     return None if earlier is None or later is None else later < 0.9 * earlier
 
 
 def running_full(view: WindowView) -> float | None:
     """Return the mean running over the scrapes that found the cache full: about what fits."""
     full = view.limits.kv_pressure_ratio
-    return signals.mean([s.running for s in view.samples if s.kv_usage is not None and s.kv_usage >= full])
+    return vital_signs.mean([s.running for s in view.samples if s.kv_usage is not None and s.kv_usage >= full])
 
 
 def queued_share(view: WindowView) -> float | None:
     """Return the share of the window's scrapes with a queue; one scrape, as after a gap, is no share."""
     if len(view.samples) < 2:
         return None
-    return signals.mean([None if s.waiting is None else float(s.waiting >= 1) for s in view.samples])
+    return vital_signs.mean([None if s.waiting is None else float(s.waiting >= 1) for s in view.samples])
 
 
 def deferred_share(view: WindowView) -> float | None:
@@ -165,7 +165,7 @@ def prefill_factor(span: Span) -> float | None:
 
     vLLM counts a prompt only at its first output, so during a long prefill KV usage alone moves.
     """
-    prompts, generated = signals.computed_prompt_tokens(span), span.increase("generation_tokens")
+    prompts, generated = vital_signs.computed_prompt_tokens(span), span.increase("generation_tokens")
     if prompts is None or generated is None:
         return None
     grown = (span.last.kv_usage or 0.0) - (span.first.kv_usage or 0.0)
@@ -195,7 +195,7 @@ def expected_wait(view: WindowView) -> Reading:
         return absent("needs the waiting gauge")
     if waiting == 0:
         return Reading(0.0)
-    if (deferred_share(view) or 0.0) > signals.DEFERRED:
+    if (deferred_share(view) or 0.0) > vital_signs.DEFERRED:
         return absent("most waiting requests are deferred: their wait depends on what defers them, not on the queue")
     rate = None if view.paced is None else view.paced.rate("completions")
     return Reading(waiting / rate) if rate else absent("nothing finishes, so the wait has no end in sight")

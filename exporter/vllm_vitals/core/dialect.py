@@ -1,7 +1,7 @@
 """One body of /metrics to one `TargetSample`, whatever release of vLLM wrote it.
 
 In: bytes, and the `Layout` that the caller keeps between scrapes of one target. Out: a `TargetSample`, or
-`ExpositionError`. The table itself is in `spellings`, how series add up in `fold`, who owns them in `layout`.
+`ExpositionError`. The table itself is in `spellings`, how series add up in `fold_series`, who owns them in `layout`.
 Invariant: the result does not depend on the layout, which only saves work; what no line changed is the same object as
 in the last sample.
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from vllm_vitals.core.exposition import Exposition, ExpositionError, learn, split
-from vllm_vitals.core.fold import HISTOGRAM
+from vllm_vitals.core.fold_series import HISTOGRAM
 from vllm_vitals.core.incremental import Blocks, apply_delta
 from vllm_vitals.core.lora import Lora, newest
 from vllm_vitals.core.sample import EngineSample, Identity, TargetSample

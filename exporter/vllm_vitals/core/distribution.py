@@ -17,8 +17,8 @@ from math import ceil, inf, isfinite
 from typing import NamedTuple
 
 from vllm_vitals.core import quantile as buckets
+from vllm_vitals.core.bucket_shape import Shape, shape_of
 from vllm_vitals.core.sample import Histogram
-from vllm_vitals.core.shape import Shape, shape_of
 from vllm_vitals.core.snapshot import Reading, absent, invalid
 
 # Widest likely range, upper / lower, of an estimate that may choose a rule. Measured in bench/distributions.py.

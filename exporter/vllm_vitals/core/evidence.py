@@ -10,11 +10,11 @@ from vllm_vitals.core import sizing
 from vllm_vitals.core.advice import TRUNCATED
 from vllm_vitals.core.outcomes import ENOUGH_FINISHES, Finishes
 from vllm_vitals.core.sample import EngineSample
-from vllm_vitals.core.signals import DEFERRED, SOME_DEFERRED
 from vllm_vitals.core.snapshot import Evidence, Reading
 from vllm_vitals.core.state_machine import Facts, for_room, overloaded, recovering
 from vllm_vitals.core.states import State
 from vllm_vitals.core.thresholds import Thresholds
+from vllm_vitals.core.vital_signs import DEFERRED, SOME_DEFERRED
 
 Readings = Mapping[str, Reading]
 Proof = Callable[[Facts, Readings, EngineSample, Thresholds], Iterator[Evidence]]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import floor, inf, log2
 from statistics import median
 
-from vllm_vitals.core import signals
+from vllm_vitals.core import vital_signs
 from vllm_vitals.core.sample import EngineSample
 from vllm_vitals.core.snapshot import Reading, absent
 from vllm_vitals.core.thresholds import Thresholds
@@ -141,7 +141,7 @@ def _calm_before(window: Window, limits: Thresholds) -> Calm | None:
     if calm is None or calm[0].seconds < limits.fast_window / 2:
         return None
     span, samples = calm
-    generation, work = span.rate("generation_tokens"), signals.gauges(samples).work
+    generation, work = span.rate("generation_tokens"), vital_signs.gauges(samples).work
     if not generation or work is None:
         return None
     prompt, output = span.mean("request_prompt_tokens"), span.mean("request_output_tokens")
@@ -204,7 +204,7 @@ class UsefulBaseline:
         if at < self._next:
             return self._reading
         self._next = at + limits.fast_window
-        useful, length = signals.useful_rate(span), _length_class(span)
+        useful, length = vital_signs.useful_rate(span), _length_class(span)
         if useful is None or running is None or length is None:
             self._reading = absent("no request finished in the window, so what to compare it with is unknown")
             return self._reading

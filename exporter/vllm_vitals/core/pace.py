@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from math import sqrt
 from statistics import median
 
-from vllm_vitals.core import signals
+from vllm_vitals.core import vital_signs
 from vllm_vitals.core.derive import WindowView
 from vllm_vitals.core.thresholds import Thresholds
 
@@ -195,12 +195,12 @@ def _on_the_line(past: list[tuple[float, float]], running: float, gap: float, ha
 def _row(view: WindowView, limits: Thresholds) -> Row | None:
     """Return load and speed of the newest fast window; None where it shows too little, or evictions lengthen gaps."""
     span, means = view.fast, view.means
-    generated, computed = span.increase("generation_tokens"), signals.computed_prompt_tokens(span)
+    generated, computed = span.increase("generation_tokens"), vital_signs.computed_prompt_tokens(span)
     if span.seconds < limits.fast_window * 0.9 or span.increase("preemptions") != 0:
         return None
     if not generated or computed is None or not means.running or means.kv_usage is None:
         return None
-    accepted = signals.acceptance(span)
+    accepted = vital_signs.acceptance(span)
     name = "inter_token_latency_seconds" if accepted is None else "tpot_seconds"
     observed = span.observed(name)
     if observed is None or observed[1] <= 0 or observed[0] < (LEAST_GAPS if accepted is None else 1):

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from vllm_vitals.core.outcomes import Completions
 from vllm_vitals.core.sample import EngineSample
-from vllm_vitals.core.signals import Gauges
 from vllm_vitals.core.snapshot import Reading, absent
 from vllm_vitals.core.thresholds import Thresholds
+from vllm_vitals.core.vital_signs import Gauges
 from vllm_vitals.core.window import Span
 
 

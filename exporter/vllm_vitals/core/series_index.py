@@ -9,12 +9,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from vllm_vitals.core import places
+from vllm_vitals.core import series_owner
 from vllm_vitals.core.exposition import MAX_SERIES, Exposition, ExpositionError, Fault
-from vllm_vitals.core.fold import LARGEST, Member
+from vllm_vitals.core.fold_series import LARGEST, Member
 from vllm_vitals.core.incremental import ParsedBody
-from vllm_vitals.core.places import PAGE, Place, Separation, separation
 from vllm_vitals.core.sample import TargetSample
+from vllm_vitals.core.series_owner import PAGE, Place, Separation, separation
 from vllm_vitals.vllm import cache_config
 from vllm_vitals.vllm.families import HTTP, KV_STORES, KV_TRANSFERS
 from vllm_vitals.vllm.family import Family
@@ -140,7 +140,7 @@ def index_series(layout: Layout, exposition: Exposition) -> BodyFacts:
     if len(engines) > MAX_ENGINES:
         raise ExpositionError("too_many_series", f"{len(engines)} engines, more than the limit of {MAX_ENGINES}")
     ranks = Counter(place.server for place in engines) | Counter(server for server, engine in configs if engine)
-    keys = places.names(engines, [found[place].name(layout.served_name) for place in engines])
+    keys = series_owner.names(engines, [found[place].name(layout.served_name) for place in engines])
     for place, key in zip(engines, keys, strict=True):
         config = configs.get((place.server, place.engine)) or configs.get((place.server, None), {})
         # Up to 0.8.5, whose cache_config_info has no engine label, V1 counted its prefix cache in blocks.

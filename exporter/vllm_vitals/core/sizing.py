@@ -9,10 +9,10 @@ from math import floor
 
 from vllm_vitals.core.quantile import mean
 from vllm_vitals.core.sample import EngineSample
-from vllm_vitals.core.signals import setting
 from vllm_vitals.core.snapshot import Reading
 from vllm_vitals.core.state_machine import Facts
 from vllm_vitals.core.states import State
+from vllm_vitals.core.vital_signs import setting
 
 # CV of output lengths: up to the first a mean says enough, above the second no static cap fits.
 STEADY_CV, WIDE_CV = 0.3, 1.0

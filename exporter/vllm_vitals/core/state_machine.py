@@ -12,9 +12,9 @@ from vllm_vitals.core.http_answers import FailingAnswers
 from vllm_vitals.core.kv_held import KvHeld
 from vllm_vitals.core.outcomes import Completions, Finishes, exceeds
 from vllm_vitals.core.pace import Pace
-from vllm_vitals.core.signals import DEFERRED
 from vllm_vitals.core.states import State
 from vllm_vitals.core.thresholds import Thresholds
+from vllm_vitals.core.vital_signs import DEFERRED
 
 Verdict = bool | None
 ENDED_IN_A_MINUTE = 10.0  # errors: an engine that ends so many requests is not stalled, whatever it makes of them

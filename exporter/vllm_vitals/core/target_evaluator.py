@@ -17,7 +17,6 @@ from vllm_vitals.core.own_requests import OwnRequests
 from vllm_vitals.core.sample import TargetSample
 from vllm_vitals.core.series_index import MAX_ENGINES
 from vllm_vitals.core.server_view import ServerView, ServerWatch
-from vllm_vitals.core.signals import setting
 from vllm_vitals.core.snapshot import (
     DOWN_REASONS,
     OUR_REASONS,
@@ -33,6 +32,7 @@ from vllm_vitals.core.snapshot import (
 )
 from vllm_vitals.core.states import State
 from vllm_vitals.core.thresholds import Thresholds
+from vllm_vitals.core.vital_signs import setting
 
 Identity = tuple[str, str]  # (model_name, engine)
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from vllm_vitals.dashboards import field_config, front, levels, links, panels, recorded, states, theme, wait
+from vllm_vitals.dashboards import field_config, fleet_overview, levels, links, panels, recorded, states, theme, wait
 from vllm_vitals.dashboards.annotations import models_in_trouble
 from vllm_vitals.dashboards.panels import Column, Panel
 from vllm_vitals.dashboards.promql import (
@@ -39,9 +39,9 @@ def build(site: Site) -> dict[str, Any]:
     """Return the dashboard's JSON."""
     rows = (
         Row("Are users affected?", _tiles(site)),
-        Row("Which model", (front.models(site),)),
+        Row("Which model", (fleet_overview.models(site),)),
         Row("Which engine", _who(site)),
-        Row("Promises to users", front.promises(site)),
+        Row("Promises to users", fleet_overview.promises(site)),
         Row("Since when", _when(site)),
         Row("The vital signs, worst engine of each model", _signs(site)),
         *((_silenced(site),) if site.alertmanager else ()),

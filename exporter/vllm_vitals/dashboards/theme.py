@@ -1,7 +1,7 @@
 """The frame of every dashboard, and the only module that knows grafanalib.
 
-Input: rows of panels in our own nouns. Output: a dashboard as plain JSON types, through `modernise`. Invariant: every
-dashboard has the same variables, links and grid, and cannot be edited in the UI.
+Input: rows of panels in our own nouns. Output: a dashboard as plain JSON types, through `grafana_schema`. Invariant:
+every dashboard has the same variables, links and grid, and cannot be edited in the UI.
 """
 
 import json
@@ -13,7 +13,7 @@ from grafanalib import core
 from grafanalib._gen import DashboardEncoder
 
 from vllm_vitals.dashboards import links, states
-from vllm_vitals.dashboards.modernise import DATASOURCE, modernise
+from vllm_vitals.dashboards.grafana_schema import DATASOURCE, modernise
 from vllm_vitals.dashboards.panels import COLUMNS, Panel
 from vllm_vitals.dashboards.promql import looking_back, metric
 

@@ -6,11 +6,11 @@ Invariant: state is bounded by the number of sources and ``max_series``; a log c
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
-from vllm_vitals.logs import derive
-from vllm_vitals.logs.complaints import Complaints
+from vllm_vitals.logs import response_limits
 from vllm_vitals.logs.events import Decoded, EngineError, EngineStats, RequestFinished, ServerSetting
-from vllm_vitals.logs.figures import NOTHING, FigureCache, Figures
+from vllm_vitals.logs.response_figures import NOTHING, FigureCache, Figures
 from vllm_vitals.logs.server import ServerState
+from vllm_vitals.logs.server_complaints import Complaints
 from vllm_vitals.logs.snapshot import LogSnapshot, SeriesView, ServerView, split_of
 from vllm_vitals.logs.tally import OTHER, Pair, SeriesCounts, Tally
 from vllm_vitals.logs.window import ResponseWindow
@@ -21,7 +21,7 @@ class SourceInfo:
     """One log source: the target that it belongs to ("" for none) and what config says about the server's caps."""
 
     target: str = ""
-    limits: derive.ServerLimits = field(default_factory=derive.ServerLimits)
+    limits: response_limits.ServerLimits = field(default_factory=response_limits.ServerLimits)
 
 
 class LogAggregator:
@@ -97,12 +97,12 @@ class LogAggregator:
         counts = self.tally.counts(source, pair)
         counts.responses += 1
         counts.generated_tokens += event.completion_tokens or 0
-        counts.unreturned_tokens += derive.unreturned(event)
-        cap = derive.cap_of(event, self._limits(source)) if derive.at_cap(event) else None
+        counts.unreturned_tokens += response_limits.unreturned(event)
+        cap = response_limits.cap_of(event, self._limits(source)) if response_limits.at_cap(event) else None
         if cap is not None:
             counts.truncated[cap] += 1
-            counts.disagreements += derive.disagrees(event)
-            counts.reasoning_truncated += derive.reasoning_truncated(event)
+            counts.disagreements += response_limits.disagrees(event)
+            counts.reasoning_truncated += response_limits.reasoning_truncated(event)
         window = self._windows.get((source, pair))
         if window is None:
             window = self._windows[source, pair] = ResponseWindow()
@@ -111,13 +111,13 @@ class LogAggregator:
         window.add(at, event.tpot_s, event.completion_tokens, cap is not None, event.predicted_tokens,
                    event.reasoning_tokens)  # fmt: skip
 
-    def _limits(self, source: str) -> derive.ServerLimits:
+    def _limits(self, source: str) -> response_limits.ServerLimits:
         info = self._sources[source]
         state = self.tally.servers.get(info.target)
         if state is None:
             return info.limits
-        learned = derive.limits_of(state.values)
-        return derive.ServerLimits(
+        learned = response_limits.limits_of(state.values)
+        return response_limits.ServerLimits(
             info.limits.max_model_len or learned.max_model_len,
             info.limits.default_max_tokens or learned.default_max_tokens,
         )

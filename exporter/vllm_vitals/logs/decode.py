@@ -22,8 +22,8 @@ from vllm_vitals.logs.envelopes import Carrier, Content
 from vllm_vitals.logs.events import Decoded, together
 from vllm_vitals.logs.framer import Line, TooLong
 from vllm_vitals.logs.paths import Getter
-from vllm_vitals.logs.pieces import Pieces
 from vllm_vitals.logs.schema import Schema
+from vllm_vitals.logs.split_lines import Pieces
 from vllm_vitals.logs.vllm_lines import VllmLines
 
 MAX_NESTING = 12

@@ -14,8 +14,8 @@ from vllm_vitals.log import Logger
 from vllm_vitals.logs import checkpoint
 from vllm_vitals.logs.batches import Batches
 from vllm_vitals.logs.checkpoint import CheckpointError, FileMark
+from vllm_vitals.logs.checkpoint_lease import Lease
 from vllm_vitals.logs.files import Identity
-from vllm_vitals.logs.lease import Lease
 from vllm_vitals.logs.tally import Tally
 from vllm_vitals.logs.waiting import until, why_of
 

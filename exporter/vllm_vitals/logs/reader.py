@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from aiohttp import web
 
 from vllm_vitals.log import Logger, get_logger
-from vllm_vitals.logs import checkpoint, derive
+from vllm_vitals.logs import checkpoint, response_limits
 from vllm_vitals.logs.aggregate import LogAggregator, SourceInfo
 from vllm_vitals.logs.checkpoint import FileMark
 from vllm_vitals.logs.config import LogsConfig, LogSource, zone_of
@@ -70,7 +70,9 @@ class LogReader:
         where = checkpoint.Where(config.checkpoint, config.limits.checkpoint_s)
         self._ledger = Ledger(where, {source.name: source.target for source in config.sources}, self._log, on_trouble)
         infos = {
-            source.name: SourceInfo(source.target, derive.ServerLimits(source.max_model_len, source.default_max_tokens))
+            source.name: SourceInfo(
+                source.target, response_limits.ServerLimits(source.max_model_len, source.default_max_tokens)
+            )
             for source in config.sources
         }
         self._judge = LogAggregator(infos, config.limits.max_series, config.limits.window_s, self._ledger.tally)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from vllm_vitals.core.snapshot import Reading
-from vllm_vitals.logs.complaints import Complaint
 from vllm_vitals.logs.server import Override
+from vllm_vitals.logs.server_complaints import Complaint
 from vllm_vitals.logs.tally import SeriesCounts
 
 # Routes are worth splitting where mixing them at least doubles the spread, and the mix is spread at all.

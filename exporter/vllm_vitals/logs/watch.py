@@ -13,12 +13,12 @@ from aiohttp import web
 from vllm_vitals.clock import Clock
 from vllm_vitals.core.snapshot import Reading, TargetSnapshot, absent
 from vllm_vitals.log import Logger
-from vllm_vitals.logs.complaints import Complaint
 from vllm_vitals.logs.config import LogsConfig
 from vllm_vitals.logs.join import truncation_views
 from vllm_vitals.logs.ledger import OnTrouble, silence
 from vllm_vitals.logs.metrics import Family, log_families
 from vllm_vitals.logs.reader import LogReader
+from vllm_vitals.logs.server_complaints import Complaint
 from vllm_vitals.logs.snapshot import LogSnapshot
 
 SNAPSHOT_AGE_S = 1.0  # many targets ask for their settings at every poll

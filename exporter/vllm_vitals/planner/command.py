@@ -13,7 +13,7 @@ import click
 
 from vllm_vitals.cli.options import Duration
 from vllm_vitals.config.review import ReviewSettings
-from vllm_vitals.planner.experiments import compare, snapshot, whatif
+from vllm_vitals.planner.experiment.commands import compare, snapshot, whatif
 from vllm_vitals.planner.options import SPAN, clear, parse_when, progress_line, prometheus_options, review_section
 from vllm_vitals.planner.review import render_html, render_json, render_text
 from vllm_vitals.planner.review.change import Measures, measures
@@ -27,7 +27,7 @@ from vllm_vitals.planner.telemetry.queries import BEFORE
 from vllm_vitals.planner.telemetry.telemetry import Missing, Telemetry
 from vllm_vitals.planner.whatif import fitting
 from vllm_vitals.planner.whatif.calibrate import Case, SimulationBudget
-from vllm_vitals.planner.whatif.carries import Carries, carries
+from vllm_vitals.planner.whatif.engine_capacity import Carries, carries
 from vllm_vitals.planner.whatif.whatif import WhatIf, advised
 from vllm_vitals.planner.whatif.whatif import whatif as simulated
 from vllm_vitals.planner.whatif.workload_slice import SituationError

@@ -18,7 +18,7 @@ from vllm_vitals.rules import (
     concurrency,
     description,
     fleet,
-    lost,
+    losses,
     meta,
     native,
     native_state,
@@ -61,7 +61,7 @@ def rules(config: Config, modes: frozenset[str] = frozenset(MODES)) -> dict[str,
     files: dict[str, tuple[Group, ...]] = {
         "recording": (
             *split("vllm_vitals.before", _before(config, modes), step),
-            *split("vllm_vitals.models", (*lost.rules(config), *overload.recordings(config)), step),
+            *split("vllm_vitals.models", (*losses.rules(config), *overload.recordings(config)), step),
             *split("vllm_vitals.slo", slo.recordings(config), step),
             *split("vllm_vitals.slo_slow", slo.slow_recordings(config), slow),
             *split("vllm_vitals.scale", scale.rules(config), step),

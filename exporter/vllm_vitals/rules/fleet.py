@@ -7,7 +7,7 @@ are samples times the interval, and a state that nobody is in is 0.
 
 from vllm_vitals.config.alerts import Config
 from vllm_vitals.core.states import State
-from vllm_vitals.rules import lost
+from vllm_vitals.rules import losses
 from vllm_vitals.rules.model import Recording
 from vllm_vitals.rules.promql import by, metric
 
@@ -26,7 +26,7 @@ def rules(config: Config) -> tuple[Recording, ...]:
     held = f'count {ranked} (count_values without () ("rank", {RANK}))'
     for one in State:
         held = f'label_replace({held}, "state", "{one}", "rank", "{one.rank}")'
-    none = " or ".join(f'label_replace(0 * {lost.ENGINES}, "state", "{one}", "", "")' for one in State)
+    none = " or ".join(f'label_replace(0 * {losses.ENGINES}, "state", "{one}", "", "")' for one in State)
     return (
         Recording(RANK, f"min {by(config.identity)} ({ranks})"),
         Recording(ENGINES, f"max {of} (sum {of} ({held}) or {none})"),

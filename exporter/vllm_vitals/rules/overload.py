@@ -1,12 +1,13 @@
 """The page for overload: more work comes than the model can do, whatever its engines' states say.
 
-Input: waits and queues by model (`lost`), and the histogram of the time to first token. Output: one page, or none where
-the option turns it off. A queue that fell by a tenth meanwhile is a benchmark that drains; batch services never page.
+Input: waits and queues by model (`losses`), and the histogram of the time to first token. Output: one page, or none
+where the option turns it off. A queue that fell by a tenth meanwhile is a benchmark that drains; batch services never
+page.
 """
 
 from vllm_vitals.config.alerts import Config
 from vllm_vitals.config.objectives import HISTOGRAM_OF
-from vllm_vitals.rules import lost, raw, slo
+from vllm_vitals.rules import losses, raw, slo
 from vllm_vitals.rules.description import described, said
 from vllm_vitals.rules.model import Alert, Recording, Scope, Severity
 from vllm_vitals.rules.promql import by, number, on
@@ -47,14 +48,15 @@ def overload(config: Config) -> tuple[Alert, ...]:
     window = fold(config, Scope.MODEL).range(_SMOOTH)
     # Its highest in the earlier half: the average of a queue that came at once is of its ramp.
     half = max(limits.overload_for // 2, _SMOOTH)
-    before = f"max_over_time({lost.WAITING}{fold(config, Scope.MODEL).range(half)} offset {half}s)"
-    drains = f"avg_over_time({lost.WAITING}{window}) <= 0.9 * ({before} > 0)"
-    slow = f"{lost.WAIT} > {limit} or ({LATE} > 0.5) * 0 + {limit}" if recordings(config) else f"{lost.WAIT} > {limit}"
+    before = f"max_over_time({losses.WAITING}{fold(config, Scope.MODEL).range(half)} offset {half}s)"
+    drains = f"avg_over_time({losses.WAITING}{window}) <= 0.9 * ({before} > 0)"
+    late = f" or ({LATE} > 0.5) * 0 + {limit}" if recordings(config) else ""
+    slow = f"{losses.WAIT} > {limit}{late}"
     rows = (
-        (f"expected wait of a new request (threshold {limit} s)", f"max({lost.WAIT}{{&}})", "time"),
-        ("requests waiting", f"max({lost.WAITING}{{&}})", "count"),
+        (f"expected wait of a new request (threshold {limit} s)", f"max({losses.WAIT}{{&}})", "time"),
+        ("requests waiting", f"max({losses.WAITING}{{&}})", "count"),
         (f"first tokens later than {limit} s, last 5 minutes (threshold 50 %)", f"max({LATE}{{&}})", "share"),
-        ("engines of the model", f"max({lost.ENGINES}{{&}})", "count"),
+        ("engines of the model", f"max({losses.ENGINES}{{&}})", "count"),
     )
     queues = (
         described(config, "topk(5, max by (target, engine) (engine:vllm_vitals_waiting:requests{&}) > 0)"),

@@ -8,7 +8,7 @@ are in trouble. Everything else is a ticket.
 from vllm_vitals.config.alerts import Config
 from vllm_vitals.config.durations import duration_text
 from vllm_vitals.core.states import State
-from vllm_vitals.rules import lost, presence, slo
+from vllm_vitals.rules import losses, presence, slo
 from vllm_vitals.rules.concurrency import CAP, RATE, RATE_BEFORE
 from vllm_vitals.rules.description import described, said
 from vllm_vitals.rules.model import Alert, Scope, Severity
@@ -23,8 +23,8 @@ _RISEN, _DOUBLED = 1.2, 2.0
 _LOOP = 5
 _NUMBER = '{{ $value | printf "%.0f" }}'
 _MODEL = label("model_name")
-_AT_RISK = ("requests on engines in trouble", f"max({lost.AT_RISK}{{&}})", "count")
-_ENGINES = ("engines of the model", f"max({lost.ENGINES}{{&}})", "count")
+_AT_RISK = ("requests on engines in trouble", f"max({losses.AT_RISK}{{&}})", "count")
+_ENGINES = ("engines of the model", f"max({losses.ENGINES}{{&}})", "count")
 
 
 def alerts(config: Config) -> tuple[Alert, ...]:
@@ -39,12 +39,12 @@ def _worst(config: Config, *states: State) -> str:
     """Name the worst victims, with their requests; one query."""
     engine = "{{ .Labels.target }}{{ with .Labels.engine }} engine {{ . }}{{ end }}" + said(config, ".Labels")
     shown = f"{engine} ({{{{ .Labels.state }}}}, {{{{ .Value | {COUNT} }}}} requests)"
-    return f"Worst first: {each(lost.victims(config, *states), shown, 'not known any more')}.\n"
+    return f"Worst first: {each(losses.victims(config, *states), shown, 'not known any more')}.\n"
 
 
 def _survivors(config: Config) -> tuple[str, str, str]:
     objective = number(config.limits.ttft_objective_seconds)
-    return f"expected wait on the other engines (threshold {objective} s)", f"max({lost.SURVIVORS_WAIT}{{&}})", "time"
+    return f"expected wait on the other engines (threshold {objective} s)", f"max({losses.SURVIVORS_WAIT}{{&}})", "time"
 
 
 def _of_victims(config: Config, name: str, state: State, how: str = "max") -> str:
@@ -65,7 +65,7 @@ def _page(config: Config, name: str, signal: str, state: State, summary: str, bo
         Severity.PAGE,
         signal,
         Scope.MODEL,
-        f"max {by(config.model_identity)} ({lost.wide(config, affected(config, state))})",
+        f"max {by(config.model_identity)} ({losses.wide(config, affected(config, state))})",
         summary,
         preamble(config, Scope.MODEL) + body,
         "vllm-vitals-overview:State of each engine",
@@ -77,7 +77,7 @@ def _page(config: Config, name: str, signal: str, state: State, summary: str, bo
 def affected(config: Config, *states: State) -> str:
     """Return how many engines of each model are in one of the states that page."""
     which = f'state="{states[0]}"' if len(states) == 1 else f'state=~"{"|".join(states)}"'
-    return f"max {by((*config.model_identity, 'state'))} ({lost.AFFECTED}{{{which}}})"
+    return f"max {by((*config.model_identity, 'state'))} ({losses.AFFECTED}{{{which}}})"
 
 
 def _death_spiral(config: Config) -> Alert:
@@ -185,23 +185,24 @@ def _capacity(config: Config) -> Alert:
     lasting = fold(config, Scope.MODEL).range(limits.engine_down_for)
     held = fold(config, Scope.MODEL).range(limits.unavailable_for)
     share = (
-        f"min_over_time({lost.LOST}{lasting}) and {model} (count_over_time({lost.LOST}{lasting}) >= {_most(config)})"
+        f"min_over_time({losses.LOST}{lasting}) and {model} "
+        f"(count_over_time({losses.LOST}{lasting}) >= {_most(config)})"
     )
-    said = f"max {by(config.model_identity)} ({lost.wide(config, affected(config, *lost.PAGING))})"
-    drowned = f"(min_over_time({lost.LOST}{held}) > 0) and {model} ({lost.drowning(config)})"
+    said = f"max {by(config.model_identity)} ({losses.wide(config, affected(config, *losses.PAGING))})"
+    drowned = f"(min_over_time({losses.LOST}{held}) > 0) and {model} ({losses.drowning(config)})"
     rows = (
-        ("engines lost", f"max({lost.LOST}{{&}})", "count"),
+        ("engines lost", f"max({losses.LOST}{{&}})", "count"),
         _ENGINES,
         _survivors(config),
         _AT_RISK,
     )
-    which = (*lost.PAGING, State.DOWN)
+    which = (*losses.PAGING, State.DOWN)
     return Alert(
         "VLLMCapacityLost",
         Severity.PAGE,
         "availability",
         Scope.MODEL,
-        f"max {by(config.model_identity)} (({lost.wide(config, share)}) or ({drowned})) unless {model} ({said})"
+        f"max {by(config.model_identity)} (({losses.wide(config, share)}) or ({drowned})) unless {model} ({said})"
         f" unless {model} ({presence.UNAVAILABLE} == 1)",
         f"{_MODEL}: {_NUMBER} engine(s) are lost, and the others carry or drown in their load.",
         preamble(config, Scope.MODEL)

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from vllm_vitals.config.alerts import Config, key_of, move_when, written
 from vllm_vitals.config.durations import duration_text
 from vllm_vitals.rules import handling
-from vllm_vitals.rules.guidance import PAGES
-from vllm_vitals.rules.guidance_meta import META
-from vllm_vitals.rules.guidance_tickets import TICKETS
 from vllm_vitals.rules.model import Alert, Group, Runbook
 from vllm_vitals.rules.promql import number
+from vllm_vitals.rules.runbook_meta import META
+from vllm_vitals.rules.runbook_pages import PAGES
+from vllm_vitals.rules.runbook_tickets import TICKETS
 from vllm_vitals.rules.text import duration_words, percent
 
 GUIDANCE: Mapping[str, Runbook] = {**PAGES, **TICKETS, **META}

@@ -8,7 +8,7 @@ it cannot be known, never 0: without a capacity no `NEEDED`, without running req
 import json
 
 from vllm_vitals.config.alerts import Config
-from vllm_vitals.rules import lost
+from vllm_vitals.rules import losses
 from vllm_vitals.rules.model import Recording, Scope
 from vllm_vitals.rules.promql import by, number, on
 from vllm_vitals.rules.selectors import fold
@@ -39,7 +39,7 @@ def _limit(config: Config) -> tuple[Recording, ...]:
     capped = f"({fits}) < {server} ({slots}) or ({fits}) * 0 + {server} ({slots}) or ({fits})"
     # an engine without requests carries what the others do
     each = f"avg {model} (clamp_max({capped}, {number(MOST)}))"
-    return (Recording(LIMIT, f"clamp_min(floor({each} * {on(config.model_identity)} {lost.ENGINES}), 1)"),)
+    return (Recording(LIMIT, f"clamp_min(floor({each} * {on(config.model_identity)} {losses.ENGINES}), 1)"),)
 
 
 def _needed(config: Config) -> tuple[Recording, ...]:
@@ -56,7 +56,7 @@ def _needed(config: Config) -> tuple[Recording, ...]:
         for name, carries in sorted(config.capacity.items())
     )
     peak = f"ceil({number(HEADROOM)} * max_over_time({SHARE}{own.range(CALM_S)}))"
-    most = f"({GROWTH} * {lost.ENGINES} + {MORE})"
+    most = f"({GROWTH} * {losses.ENGINES} + {MORE})"
     return (
         Recording(WORK, f"sum {model} (engine:vllm_vitals_work:requests)"),
         Recording(OFFERED, f"(sum {model} ({done})) + {same} ({growth}) + {same} ({queue})"),

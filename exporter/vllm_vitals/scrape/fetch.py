@@ -24,10 +24,10 @@ from vllm_vitals.core.snapshot import Scrape
 from vllm_vitals.impairment import Impairment, out_of_descriptors
 from vllm_vitals.scrape import reasons
 from vllm_vitals.scrape.canary import CanaryError
+from vllm_vitals.scrape.decompress import Unpacker
 from vllm_vitals.scrape.failures import NO_DESCRIPTORS, FetchError, classify, redirect_text, status_text, words
 from vllm_vitals.scrape.session import connections_for_scrapes, new_session
 from vllm_vitals.scrape.target import Target, Tls
-from vllm_vitals.scrape.unpack import Unpacker
 
 MAX_SECRET_BYTES = 64 * 1024
 LATE_S = 0.5

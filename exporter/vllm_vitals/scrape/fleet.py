@@ -15,11 +15,11 @@ from vllm_vitals.core.snapshot import Scrape, TargetSnapshot
 from vllm_vitals.log import Logger
 from vllm_vitals.recordings.flight import Flight, FlightRecorder
 from vllm_vitals.scrape import canary
-from vllm_vitals.scrape.beside import Beside
 from vllm_vitals.scrape.fetch import Fetcher
 from vllm_vitals.scrape.last_seen import LastSeen
 from vllm_vitals.scrape.poller import Poller, SettingsFromLogs, make_evaluator, phase
 from vllm_vitals.scrape.target import Target
+from vllm_vitals.scrape.worker_thread import Beside
 
 if TYPE_CHECKING:
     from vllm_vitals.config.loader import Config

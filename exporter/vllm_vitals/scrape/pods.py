@@ -16,7 +16,7 @@ import orjson
 
 from vllm_vitals.core.snapshot import Scrape
 from vllm_vitals.scrape.kubeconfig import Cluster, ClusterError
-from vllm_vitals.scrape.nearby import is_vllm
+from vllm_vitals.scrape.local_servers import is_vllm
 from vllm_vitals.scrape.target import DEFAULT_VLLM_PORT, Target, joined, shown
 
 DEADLINE_S = 10.0

@@ -17,9 +17,9 @@ from vllm_vitals.core.render import Families, Histograms, TargetRenderer
 from vllm_vitals.core.snapshot import Canary, Scrape, TargetSnapshot
 from vllm_vitals.core.target_evaluator import TargetEvaluator
 from vllm_vitals.log import Logger, log_transitions
-from vllm_vitals.scrape.beside import Beside
 from vllm_vitals.scrape.budget import Budget
 from vllm_vitals.scrape.target import Target
+from vllm_vitals.scrape.worker_thread import Beside
 
 MAX_TICK_S = 0.25
 TOO_MUCH_WAITS = "too many large bodies wait to be read"

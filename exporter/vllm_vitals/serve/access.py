@@ -19,7 +19,7 @@ import bcrypt
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from vllm_vitals.serve.turns import TooMany, Turns
+from vllm_vitals.serve.fair_turns import TooMany, Turns
 
 OPEN = frozenset({"/-/healthy", "/-/ready"})  # probes know no password, and learn nothing here
 PUSH = "/api/v1/logs"

@@ -14,7 +14,7 @@ from vllm_vitals.core.sample import EngineSample
 from vllm_vitals.core.snapshot import EngineSnapshot, Followed, Reading, TargetSnapshot
 
 if TYPE_CHECKING:
-    from vllm_vitals.logs.complaints import Complaint
+    from vllm_vitals.logs.server_complaints import Complaint
 
 SCHEMA = 1  # of this JSON: docs/check.schema.json; names are added under it, never changed
 

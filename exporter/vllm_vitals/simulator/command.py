@@ -20,10 +20,10 @@ from vllm_vitals.simulator import demo as show
 from vllm_vitals.simulator.exposed_families import Dialect
 from vllm_vitals.simulator.file_traffic import FileTraffic
 from vllm_vitals.simulator.options import Number, Requests, request_options, with_settings
-from vllm_vitals.simulator.play import play
 from vllm_vitals.simulator.scenario import Scenario
 from vllm_vitals.simulator.scenarios import SCENARIOS, scenario
 from vllm_vitals.simulator.server import SimulatedServer
+from vllm_vitals.simulator.write_recording import play
 
 _MOST_QUEUED = 100_000
 _SPEED = Number(min=0.1, max=1000.0)

@@ -27,7 +27,7 @@ from vllm_vitals.simulator.scenario import Restart, Scenario
 from vllm_vitals.simulator.server import SimulatedServer
 from vllm_vitals.simulator.workload import Load
 from vllm_vitals.terms import Explained
-from vllm_vitals.top.book import Book
+from vllm_vitals.top.memory import Book
 from vllm_vitals.top.sources import Changed, Live
 from vllm_vitals.top.view import View
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from vllm_vitals.simulator.fate import Fate
+from vllm_vitals.simulator.request_outcomes import Fate
 from vllm_vitals.simulator.scenario import (
     Accept,
     Freeze,

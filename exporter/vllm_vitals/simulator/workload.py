@@ -11,8 +11,8 @@ from math import exp, inf, log, sqrt
 from random import Random
 from typing import Protocol
 
-from vllm_vitals.simulator.fate import SERVED, Fate
 from vllm_vitals.simulator.request import FinishReason, Request
+from vllm_vitals.simulator.request_outcomes import SERVED, Fate
 from vllm_vitals.simulator.settings import ServerSettings
 
 

@@ -11,11 +11,11 @@ from heapq import heappop, heappush
 from math import inf
 from random import Random
 
-from vllm_vitals.simulator.coast import CalmStretches, Coast
 from vllm_vitals.simulator.engine import Engine
 from vllm_vitals.simulator.engine_actions import act_on
 from vllm_vitals.simulator.exposed_families import Dialect
 from vllm_vitals.simulator.exposition import Exposition
+from vllm_vitals.simulator.fast_forward import CalmStretches, Coast
 from vllm_vitals.simulator.http_metrics import HttpMetrics
 from vllm_vitals.simulator.request import FinishReason, Request
 from vllm_vitals.simulator.scenario import Action, HangUp, Pause, Restart, Resume, Scenario

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from vllm_vitals.core.states import State
 from vllm_vitals.serve.views import duration, quantity
-from vllm_vitals.top.book import SIGNS, Book, Entry, Sign, below, value
+from vllm_vitals.top.memory import SIGNS, Book, Entry, Sign, below, value
 from vllm_vitals.top.view import View
 
 COLOURS = {"critical": "bold red", "warning": "bold yellow", "ok": "green", "unknown": "bold magenta"}

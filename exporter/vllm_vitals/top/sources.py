@@ -27,7 +27,7 @@ from vllm_vitals.scrape.fetch import Fetcher
 from vllm_vitals.scrape.poller import Poller, make_evaluator
 from vllm_vitals.scrape.target import Target, shown
 from vllm_vitals.serve import views
-from vllm_vitals.top.book import Book
+from vllm_vitals.top.memory import Book
 
 LOOK_S = 1.0  # new answers of several servers are drawn together
 LONGEST_S = 3600.0  # a pause in a recording is no longer than this, before it is divided by the speed

@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.control import Control
 from rich.text import Text
 
-from vllm_vitals.top.book import Book
 from vllm_vitals.top.draw import Canvas, draw
+from vllm_vitals.top.memory import Book
 from vllm_vitals.top.sources import Source
 from vllm_vitals.top.view import View, keys
 

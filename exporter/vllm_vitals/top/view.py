@@ -7,7 +7,7 @@ known does nothing; the chosen engine stays chosen when the order changes.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from vllm_vitals.top.book import SIGNS, Entry, Key, value
+from vllm_vitals.top.memory import SIGNS, Entry, Key, value
 
 MAX_FILTER = 80
 _NAMED = {

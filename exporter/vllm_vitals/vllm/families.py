@@ -5,7 +5,7 @@ stands here once, and nowhere else in the package: the parser, the native rules,
 read it from here, by the row's field. What no judgement rests on is in `vllm_vitals.vllm.details`.
 """
 
-from vllm_vitals.core.fold import ANSWERS, ASLEEP, CONCURRENT, DISTINCT, EARLIEST, PEAK, RATIO, TOTAL, split_by
+from vllm_vitals.core.fold_series import ANSWERS, ASLEEP, CONCURRENT, DISTINCT, EARLIEST, PEAK, RATIO, TOTAL, split_by
 from vllm_vitals.vllm import buckets
 from vllm_vitals.vllm.details import DETAILS
 from vllm_vitals.vllm.family import Family, Name, counter, every, gauge, histogram, unread, v0_only

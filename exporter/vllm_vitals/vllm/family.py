@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NewType
 
-from vllm_vitals.core.fold import HISTOGRAM, NONZERO, NOTHING, PEAK, TOTAL, Fold, keyed
+from vllm_vitals.core.fold_series import HISTOGRAM, NONZERO, NOTHING, PEAK, TOTAL, Fold, keyed
 
 Wire = NewType("Wire", str)  # a name on the wire, without prefix
 Kind = Literal["gauge", "counter", "histogram", "series"]

@@ -15,7 +15,7 @@ from itertools import pairwise
 from math import exp, inf, log, sqrt
 from typing import Protocol
 
-from vllm_vitals.planner.student import threshold, two_sided
+from vllm_vitals.planner.student_t import threshold, two_sided
 
 POWER = 0.84  # standard errors beyond the threshold at which four in five true differences are seen
 _HOLD_TOGETHER = 0.6  # the largest correlation of neighbours that so few parts can tell

@@ -16,8 +16,8 @@ from vllm_vitals.core.snapshot import EngineKey
 from vllm_vitals.core.thresholds import Thresholds
 from vllm_vitals.planner.incident.beside import Fact
 from vllm_vitals.planner.incident.episodes import LEAD_S, READINGS, Change, Incident, Moment
-from vllm_vitals.planner.incident.margin import margins
 from vllm_vitals.planner.incident.past import COARSE_S, Past
+from vllm_vitals.planner.incident.rule_margin import margins
 from vllm_vitals.planner.review.render_text import escape
 from vllm_vitals.serve.views import duration, finite, quantity
 

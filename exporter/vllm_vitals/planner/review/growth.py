@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import exp, log, sqrt
 
-from vllm_vitals.planner.student import below
+from vllm_vitals.planner.student_t import below
 
 WEEK = 7
 MIN_DAYS = 14  # below, a weekday was seen once, and cannot be told from growth

@@ -17,7 +17,7 @@ from vllm_vitals.planner.review.knee import Band, Knee
 from vllm_vitals.planner.review.load import HOUR, Engines, Traffic
 from vllm_vitals.planner.telemetry.grid import Grid
 from vllm_vitals.planner.telemetry.telemetry import added, known, mean, share_within
-from vllm_vitals.planner.whatif.carries import Carries
+from vllm_vitals.planner.whatif.engine_capacity import Carries
 
 GROWTH, LAUNCH = 1.3, 2.0  # how much more traffic is looked ahead to
 SPARE = 1  # engines beyond the need, so that one may be lost

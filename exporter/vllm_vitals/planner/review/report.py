@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from vllm_vitals.config.review import ReviewSettings
 from vllm_vitals.core.snapshot import Reading
-from vllm_vitals.planner.review import change, incidents, knee, latency, load, money, shape, slo_report, slots
+from vllm_vitals.planner.review import change, incidents, knee, latency, load, max_num_seqs, money, shape, slo_report
 from vllm_vitals.planner.review.findings import RANK, Finding, Level, findings, worst
 from vllm_vitals.planner.review.forecast import Forecast, forecast
 from vllm_vitals.planner.review.incidents import Incident, Preemption
@@ -17,7 +17,7 @@ from vllm_vitals.planner.review.slo_report import Promise
 from vllm_vitals.planner.review.trend import Trend, trend
 from vllm_vitals.planner.telemetry.grid import DAY
 from vllm_vitals.planner.telemetry.telemetry import EngineId, EngineSeries, Missing, Setting, Telemetry, known, mean
-from vllm_vitals.planner.whatif.carries import Carries
+from vllm_vitals.planner.whatif.engine_capacity import Carries
 from vllm_vitals.planner.whatif.whatif import WhatIf
 
 Past = Mapping[str, Sequence[tuple[float, float]]]  # by measure: kv, running (daily peaks), demand (by the hour)
@@ -68,7 +68,7 @@ class ModelReview:
     promises: list[Promise]
     knee: knee.Knee
     shape: shape.Shape
-    slots: slots.SlotsAdvice
+    slots: max_num_seqs.SlotsAdvice
     truncated_share: float | None
     cuts: list[Cut]
     reasoning_cut: float
@@ -212,7 +212,7 @@ def _model(
         promises=judged,
         knee=bend,
         shape=form,
-        slots=slots.advise(room, evicted, bend, missed),
+        slots=max_num_seqs.advise(room, evicted, bend, missed),
         truncated_share=truncated,
         cuts=_cuts(telemetry, name),
         reasoning_cut=sum(

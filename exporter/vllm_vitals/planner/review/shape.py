@@ -8,7 +8,7 @@ recommendation carries the numbers that it was computed from.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from vllm_vitals.core import signals
+from vllm_vitals.core import vital_signs
 from vllm_vitals.core.distribution import Cut, fit, is_sure, one_cap
 from vllm_vitals.core.sample import Histogram
 from vllm_vitals.core.snapshot import Reading
@@ -115,7 +115,7 @@ def lengths(histogram: Histogram | None, cut: Cut | None = None) -> Lengths:
         found.quantile(0.95),
         p99,
         found.cv(),
-        signals.straggler_ratio(p99, centre),
+        vital_signs.straggler_ratio(p99, centre),
         over,
         histogram,
     )

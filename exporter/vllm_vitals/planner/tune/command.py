@@ -20,7 +20,7 @@ from vllm_vitals.cli.options import DURATION, FILE, Access, Duration, access_opt
 from vllm_vitals.cli.verdict import clean
 from vllm_vitals.planner import tables
 from vllm_vitals.planner.experiment import aba
-from vllm_vitals.planner.experiments import EXITS
+from vllm_vitals.planner.experiment.commands import EXITS
 from vllm_vitals.planner.options import clear, parse_between, progress_line
 from vllm_vitals.planner.review import render_text, words
 from vllm_vitals.planner.tune import journal as journals

@@ -4,7 +4,7 @@ Mitigation starts with what is safe and needs no restart, and turns one knob at 
 that it worked. Never advise lowering gpu_memory_utilization against preemption: that shrinks the KV cache.
 """
 
-from vllm_vitals.rules import concurrency, lost, presence
+from vllm_vitals.rules import concurrency, losses, presence
 from vllm_vitals.rules.model import Runbook
 from vllm_vitals.rules.promql import metric
 
@@ -169,8 +169,8 @@ PAGES: dict[str, Runbook] = {
         ),
         queries=(
             STATE_NOW,
-            ("Engines lost, of how many", f"max({lost.LOST}{{{MODEL}}}) / max({lost.ENGINES}{{{MODEL}}})"),
-            ("Expected wait on the others", f"max({lost.SURVIVORS_WAIT}{{{MODEL}}})"),
+            ("Engines lost, of how many", f"max({losses.LOST}{{{MODEL}}}) / max({losses.ENGINES}{{{MODEL}}})"),
+            ("Expected wait on the others", f"max({losses.SURVIVORS_WAIT}{{{MODEL}}})"),
         ),
         mitigation=(
             "Cap or shed load at the gateway to what is left. It worked if the wait on the others falls.",
@@ -190,7 +190,7 @@ PAGES: dict[str, Runbook] = {
             "Are engines evicting? Then cap them first: the work that is repeated is what makes the queue.",
         ),
         queries=(
-            ("Expected wait by model", f"max({lost.WAIT}{{{MODEL}}})"),
+            ("Expected wait by model", f"max({losses.WAIT}{{{MODEL}}})"),
             ("Requests waiting by engine", f"max by (target, engine) (engine:vllm_vitals_waiting:requests{{{MODEL}}})"),
             STATE_NOW,
         ),

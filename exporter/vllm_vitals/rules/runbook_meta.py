@@ -1,4 +1,4 @@
-"""What the runbooks of the meta alerts say. See `guidance` for the rules they follow."""
+"""What the runbooks of the meta alerts say. See `runbook_pages` for the rules they follow."""
 
 from vllm_vitals.rules.model import Runbook
 from vllm_vitals.rules.promql import metric

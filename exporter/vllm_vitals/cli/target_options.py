@@ -97,10 +97,10 @@ def pods(namespace: str, limits: Thresholds, folder: Path) -> tuple[list[Target]
 
 
 async def _nearby() -> list[str]:
-    from vllm_vitals.scrape import nearby
+    from vllm_vitals.scrape import local_servers
 
     async with Fetcher(Clock().now) as fetcher:
-        return await nearby.vllm_servers(fetcher.fetch, nearby.listening())
+        return await local_servers.vllm_servers(fetcher.fetch, local_servers.listening())
 
 
 async def _discovered(config: "Config") -> tuple[Target, ...]:

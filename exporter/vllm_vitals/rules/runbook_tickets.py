@@ -1,6 +1,9 @@
-"""What the runbooks of the tickets say. See `guidance` for the rules they follow."""
+"""What the runbooks of the tickets say. See `runbook_pages` for the rules they follow."""
 
-from vllm_vitals.rules.guidance import (
+from vllm_vitals.rules.model import Runbook
+from vllm_vitals.rules.presence import DOWN
+from vllm_vitals.rules.promql import metric
+from vllm_vitals.rules.runbook_pages import (
     ADVICE,
     CAP,
     ERRORS_LOGGED,
@@ -17,9 +20,6 @@ from vllm_vitals.rules.guidance import (
     WAITING,
     victim,
 )
-from vllm_vitals.rules.model import Runbook
-from vllm_vitals.rules.presence import DOWN
-from vllm_vitals.rules.promql import metric
 
 _PREEMPTIONS = ("Preemptions per second", victim("preemptions_per_second"))
 _GAPS = ("Gaps over 1 s in answers, per second (where preemption really shows)", victim("stall_gaps_per_second"))

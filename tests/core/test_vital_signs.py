@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from tests.core.sequences import empty, observe
-from vllm_vitals.core import outcomes, recompute_tax, signals
+from vllm_vitals.core import outcomes, recompute_tax, vital_signs
 from vllm_vitals.core.inferred_role import infer_role
 from vllm_vitals.core.outcomes import Completions, Finishes
 from vllm_vitals.core.recompute_tax import Context, LostShare
 from vllm_vitals.core.sample import EngineSample, Histogram
-from vllm_vitals.core.signals import Gauges
 from vllm_vitals.core.snapshot import Reading, Role
 from vllm_vitals.core.thresholds import Thresholds
+from vllm_vitals.core.vital_signs import Gauges
 from vllm_vitals.core.window import Span, Window
 
 LIMITS = Thresholds()
@@ -148,10 +148,10 @@ def test_shares_of_ends_are_of_all_and_none_of_none() -> None:
 
 def test_means_are_over_what_is_known() -> None:
     known, unknown = replace(ZERO, running=4.0, waiting=3.0, kv_usage=0.2), EngineSample()
-    means = signals.gauges([known, unknown, replace(known, running=8.0)])
+    means = vital_signs.gauges([known, unknown, replace(known, running=8.0)])
     assert means == Gauges(6.0, 3.0, 0.2)
     assert means.work == 9.0
-    assert signals.gauges([unknown]).work is None
+    assert vital_signs.gauges([unknown]).work is None
     assert Gauges(1.0, None, None).work is None
     assert Gauges(None, 1.0, None).work is None
 
@@ -168,14 +168,14 @@ def test_means_are_over_what_is_known() -> None:
     ],
 )
 def test_useful_tokens_are_generated_and_computed_ones(last: dict[str, Any], rate: float | None) -> None:
-    assert signals.useful_rate(span(**last)) == rate
+    assert vital_signs.useful_rate(span(**last)) == rate
 
 
 def test_computed_prompts_are_counted_exactly_where_vllm_does() -> None:
     first = replace(ZERO, prompt_tokens_computed=0.0)
     last = {"prompt_tokens": 120.0, "prompt_tokens_computed": 30.0, "prefix_cache_hits": 60.0}
-    assert signals.computed_prompt_tokens(span(first=first, **last)) == 30.0
-    assert signals.useful_rate(span(seconds=0.0, generation_tokens=1.0)) is None
+    assert vital_signs.computed_prompt_tokens(span(first=first, **last)) == 30.0
+    assert vital_signs.useful_rate(span(seconds=0.0, generation_tokens=1.0)) is None
 
 
 # what is recomputed
@@ -271,14 +271,14 @@ def test_the_tax_is_what_is_computed_again_of_all_that_is_computed(
 
 def test_the_largest_usage_is_of_the_samples_that_have_one() -> None:
     rows = [replace(ZERO, kv_usage=usage) for usage in (0.4, 0.7, None, 0.5)]
-    assert signals.largest_usage(rows).value == 0.7
+    assert vital_signs.largest_usage(rows).value == 0.7
     none = replace(ZERO, kv_usage=None)
-    assert signals.largest_usage([none]).status == "absent"
-    assert signals.largest_usage([]).status == "absent"
+    assert vital_signs.largest_usage([none]).status == "absent"
+    assert vital_signs.largest_usage([]).status == "absent"
     impossible = replace(none, unusable=frozenset({"kv_cache_usage_ratio"}))
-    assert signals.largest_usage([none, impossible]).status == "invalid"
-    assert signals.largest_usage([impossible, none]).status == "absent"
-    assert signals.largest_usage([ZERO, impossible]).value == 0.5
+    assert vital_signs.largest_usage([none, impossible]).status == "invalid"
+    assert vital_signs.largest_usage([impossible, none]).status == "absent"
+    assert vital_signs.largest_usage([ZERO, impossible]).value == 0.5
 
 
 @pytest.mark.parametrize(
@@ -287,24 +287,24 @@ def test_the_largest_usage_is_of_the_samples_that_have_one() -> None:
      (Gauges(None, 2.0, 0.5), None), (Gauges(4.0, None, 0.5), None), (Gauges(4.0, 2.0, None), None)],
 )  # fmt: skip
 def test_demand_is_usage_if_all_that_wait_ran(means: Gauges, demand: float | None) -> None:
-    assert signals.demand(means).value == demand
+    assert vital_signs.demand(means).value == demand
 
 
 def test_full_windows_are_capacity_over_length_or_as_the_server_says() -> None:
     known = replace(ZERO, kv_capacity_tokens=1000.0)
-    assert signals.full_windows(known, {"max_model_len": "250"}).value == 4.0
-    assert signals.full_windows(known, {"max_model_len": "0", "kv_cache_max_concurrency": "7.5"}).value == 7.5
-    assert signals.full_windows(ZERO, {"max_model_len": "250"}).value is None
-    assert signals.setting({"a": "x"}, "a") is None
+    assert vital_signs.full_windows(known, {"max_model_len": "250"}).value == 4.0
+    assert vital_signs.full_windows(known, {"max_model_len": "0", "kv_cache_max_concurrency": "7.5"}).value == 7.5
+    assert vital_signs.full_windows(ZERO, {"max_model_len": "250"}).value is None
+    assert vital_signs.setting({"a": "x"}, "a") is None
 
 
 def test_stalled_gaps_are_longer_than_a_second() -> None:
     gaps: Seen = {"inter_token_latency_seconds": [(0.5, 10.0), (1.0, 5.0), (1.1, 3.0)]}
-    assert signals.stall_gaps(span(gaps)).value == 3.0 / 60.0
-    assert signals.stall_gaps(span()).value is None
+    assert vital_signs.stall_gaps(span(gaps)).value == 3.0 / 60.0
+    assert vital_signs.stall_gaps(span()).value is None
     edges = {"inter_token_latency_seconds": Histogram((0.5, 2.0), array("d", [0.0, 0.0, 0.0]), 0.0)}
     assert (
-        signals.stall_gaps(Span(0.0, 60.0, replace(ZERO, histograms=edges), replace(ZERO, histograms=edges))).value
+        vital_signs.stall_gaps(Span(0.0, 60.0, replace(ZERO, histograms=edges), replace(ZERO, histograms=edges))).value
         is None
     )
 
@@ -324,7 +324,7 @@ def test_stalled_gaps_are_longer_than_a_second() -> None:
 def test_truncated_is_the_share_of_whole_answers_that_ended_by_length(
     responses: dict[str, float] | None, role: Role, share: float | None
 ) -> None:
-    assert signals.truncated(span(responses=responses), role).value == share
+    assert vital_signs.truncated(span(responses=responses), role).value == share
 
 
 DRAFTED, ACCEPTED = "spec_decode_draft_tokens_total", "spec_decode_accepted_tokens_total"
@@ -345,7 +345,7 @@ def test_acceptance_is_of_drafted_tokens(first: dict[str, float], last: dict[str
         return {name: {(): value} for name, value in counts.items()}
 
     start = replace(ZERO, details=details(first))
-    assert signals.acceptance(Span(0.0, 60.0, start, replace(start, details=details(last)))) == share
+    assert vital_signs.acceptance(Span(0.0, 60.0, start, replace(start, details=details(last)))) == share
 
 
 @pytest.mark.parametrize(
@@ -353,7 +353,7 @@ def test_acceptance_is_of_drafted_tokens(first: dict[str, float], last: dict[str
     [(100.0, 25.0, 0.25), (100.0, 101.0, 1.0), (0.0, 0.0, None), (None, 25.0, None), (100.0, None, None)],
 )
 def test_hits_are_of_what_was_looked_up(looked: float | None, found: float | None, share: float | None) -> None:
-    assert signals.prefix_hit_ratio(span(prefix_cache_queries=looked, prefix_cache_hits=found)).value == share
+    assert vital_signs.prefix_hit_ratio(span(prefix_cache_queries=looked, prefix_cache_hits=found)).value == share
 
 
 @pytest.mark.parametrize(
@@ -373,15 +373,15 @@ def test_hits_are_of_what_was_looked_up(looked: float | None, found: float | Non
 def test_who_left_began_and_neither_finished_nor_runs_nor_waits_to_resume(
     started: float, last: dict[str, Any], rate: float | None
 ) -> None:
-    found = signals.abandoned(span({"ttft_seconds": [(0.2, started)]}, **last)).value
+    found = vital_signs.abandoned(span({"ttft_seconds": [(0.2, started)]}, **last)).value
     assert found == (None if rate is None else pytest.approx(rate / 60.0))
-    assert signals.abandoned(span(**last)).value is None
+    assert vital_signs.abandoned(span(**last)).value is None
 
 
 def test_a_queue_that_shrank_hides_no_one_who_left() -> None:
     queued = replace(ZERO, waiting=5.0)
     last = {"responses": {"stop": 12.0}, "preemptions": 4.0, "waiting": 2.0}
-    found = signals.abandoned(span({"ttft_seconds": [(0.2, 30.0)]}, first=queued, **last)).value
+    found = vital_signs.abandoned(span({"ttft_seconds": [(0.2, 30.0)]}, first=queued, **last)).value
     assert found == pytest.approx(18.0 / 60.0)
 
 
@@ -392,11 +392,12 @@ def test_failed_requests_are_taken_off_the_first_bucket() -> None:
     seen: Seen = {"tpot_seconds": [(0.001, 5.0), (0.04, 10.0)]}
     for errors, left in ((0.0, 15.0), (3.0, 12.0), (5.0, 10.0), (9.0, 10.0)):
         first = replace(ZERO, responses={"stop": 0.0, "error": 0.0})
-        found = signals.of_answers(span(seen, first=first, responses={"stop": 10.0, "error": errors}), "tpot_seconds")
+        ended = {"stop": 10.0, "error": errors}
+        found = vital_signs.of_answers(span(seen, first=first, responses=ended), "tpot_seconds")
         assert found is not None
         assert found.count == left
         assert found.counts[0] == max(0.0, 5.0 - errors)
-    assert signals.of_answers(span(), "tpot_seconds") is None
+    assert vital_signs.of_answers(span(), "tpot_seconds") is None
 
 
 def test_tails_are_quantiles_and_only_of_what_decodes() -> None:
@@ -404,7 +405,7 @@ def test_tails_are_quantiles_and_only_of_what_decodes() -> None:
         "tpot_seconds": [(0.02, 60.0), (0.3, 40.0)], "inter_token_latency_seconds": [(0.04, 60.0), (0.6, 40.0)],
         "ttft_seconds": [(0.2, 98.0), (4.0, 2.0)],
     }  # fmt: skip
-    told = signals.tails(span(seen), Role.SERVE)
+    told = vital_signs.tails(span(seen), Role.SERVE)
     bounds = {name: (reading.lower, reading.upper) for name, reading in told.items()}
     assert bounds["tpot_p50_seconds"] == (0.01, 0.025)
     assert bounds["tpot_p99_seconds"] == (0.2, 0.3)
@@ -412,7 +413,7 @@ def test_tails_are_quantiles_and_only_of_what_decodes() -> None:
     assert bounds["tpot_p99_seconds.inter_token"] == (0.5, 0.75)
     assert bounds["ttft_p99_seconds"] == (2.5, 5.0)
     for role in (Role.PREFILL, Role.POOLING):
-        told = signals.tails(span(seen), role)
+        told = vital_signs.tails(span(seen), role)
         assert told["tpot_p50_seconds"].status == told["tpot_p99_p50_ratio.inter_token"].status == "absent"
         assert told["ttft_p99_seconds"].value is not None
 
@@ -420,29 +421,29 @@ def test_tails_are_quantiles_and_only_of_what_decodes() -> None:
 def test_failed_requests_leave_the_tails_of_their_own_time_a_token_and_not_those_of_gaps() -> None:
     seen: Seen = {family: [(0.001, 5.0), (0.04, 5.0)] for family in ("tpot_seconds", "inter_token_latency_seconds")}
     first = replace(ZERO, responses={"stop": 0.0, "error": 0.0})
-    told = signals.tails(span(seen, first=first, responses={"stop": 5.0, "error": 5.0}), Role.SERVE)
+    told = vital_signs.tails(span(seen, first=first, responses={"stop": 5.0, "error": 5.0}), Role.SERVE)
     assert told["tpot_p50_seconds"].lower == 0.025
     assert told["tpot_p50_seconds.inter_token"].upper == 0.01
 
 
 def test_lengths_have_their_spread_only_where_answers_have_lengths() -> None:
     seen: Seen = {"request_prompt_tokens": [(500.0, 10.0)], "request_output_tokens": [(50.0, 9.0), (5000.0, 1.0)]}
-    told = signals.lengths(span(seen), Role.SERVE)
+    told = vital_signs.lengths(span(seen), Role.SERVE)
     assert told["prompt_tokens_mean"].value == 500.0
     assert told["output_tokens_mean"].value == 545.0
     assert told["output_tokens_p90"].upper == 100.0
     straggler = told["output_tokens_straggler_ratio"]
     assert (straggler.lower, straggler.upper) == (pytest.approx(1000 / 545), pytest.approx(10_000 / 545))
     for role in (Role.PREFILL, Role.POOLING):
-        assert signals.lengths(span(seen), role)["output_tokens_cv"].status == "absent"
+        assert vital_signs.lengths(span(seen), role)["output_tokens_cv"].status == "absent"
 
 
 def test_a_straggler_ratio_needs_both() -> None:
-    assert signals.straggler_ratio(Reading(100.0, 50.0, 200.0), Reading(50.0)) == Reading(2.0, 1.0, 4.0)
-    assert signals.straggler_ratio(Reading(None, 50.0, 200.0), Reading(50.0)).value is None
-    assert signals.straggler_ratio(Reading(100.0, 50.0, 200.0), Reading(0.0)).status == "absent"
-    assert signals.straggler_ratio(Reading(100.0, None, 200.0), Reading(50.0)).status == "absent"
-    assert signals.straggler_ratio(Reading(100.0, 50.0, None), Reading(50.0)).status == "absent"
+    assert vital_signs.straggler_ratio(Reading(100.0, 50.0, 200.0), Reading(50.0)) == Reading(2.0, 1.0, 4.0)
+    assert vital_signs.straggler_ratio(Reading(None, 50.0, 200.0), Reading(50.0)).value is None
+    assert vital_signs.straggler_ratio(Reading(100.0, 50.0, 200.0), Reading(0.0)).status == "absent"
+    assert vital_signs.straggler_ratio(Reading(100.0, None, 200.0), Reading(50.0)).status == "absent"
+    assert vital_signs.straggler_ratio(Reading(100.0, 50.0, None), Reading(50.0)).status == "absent"
 
 
 # roles

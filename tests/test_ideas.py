@@ -436,7 +436,7 @@ def test_max_tokens_follow_the_mean_of_even_answers_and_the_p90_of_uneven_ones(
     engine = sequences.Engine()
     for n in range(120):
         engine.step(
-            generated=500.0, started=5.0, finished=5.0, cut=2.0, running=2.0, lengths=(100.0, float(lengths[n % 4]))
+            generated=500.0, started=5.0, finished=5.0, cut=0.4, running=2.0, lengths=(100.0, float(lengths[n % 4]))
         )
     (advice,) = engine.snapshot.advice
     assert advice.knob == "max_tokens"

@@ -23,6 +23,7 @@ from vllm_vitals.core.snapshot import Reading, absent, invalid
 
 # Widest likely range, upper / lower, of an estimate that may choose a rule. Measured in bench/distributions.py.
 SURE_QUANTILE, SURE_CV = 1.5, 1.6
+EVEN_CV = 0.05  # what varies less is even, however much less
 FEW = 10  # observations below which no estimate is sure
 
 
@@ -137,7 +138,7 @@ class Distribution:
             return reading
         low, value, high = self._shape.spread()
         upper = inf if reading.upper is None else reading.upper
-        return _estimate(value, reading.lower or 0.0, upper, (low, high), SURE_CV, self._doubt)
+        return _estimate(value, reading.lower or 0.0, upper, (max(low, EVEN_CV), high), SURE_CV, self._doubt)
 
     def share_above(self, x: float) -> Reading:
         """Return the share of observations > x: exact at an edge, else estimated within the bucket that holds x."""

@@ -61,7 +61,7 @@ def engine(model: str, number: int, said: Mapping[str, str]) -> dict[str, str]:
         f'vllm_vitals_responses_total{{{who},finished_reason="stop"}}': course["finished"],
         f"vllm_vitals_kv_cache_usage_ratio{{{who}}}": course["usage"],
         f'vllm_vitals_state{{{who},state="healthy"}}': f"1x{STEPS}",
-        f'vllm_vitals_state{{{who},state="stalled"}}': f"0x{STEPS}",
+        **{f'vllm_vitals_state{{{who},state="{state}"}}': f"0x{STEPS}" for state in ("down", "stalled")},
         f"vllm_vitals_target_up{{{target}}}": f"1x{STEPS}",
         **(
             {f'vllm_vitals_server_setting{{{target},name="max_num_seqs"}}': course["slots"]}

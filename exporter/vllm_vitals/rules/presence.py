@@ -54,7 +54,7 @@ def _unavailable(config: Config) -> str:
     which = f'state="{State.PAUSED}"'
     paused = f"({engine.gauge('state', which, _NAMED)} == 1 and {on(config.identity)} ({since}))"
     cannot = f"max {by(config.identity)} ({metric('state')}{{{lost},{_NAMED}}} == 1)"
-    serving = f"{DOWN}{{{_NAMED}}} unless {on(config.identity)} {cannot} unless {on(config.identity)} {paused}"
+    serving = f"{DOWN}{{{_NAMED}}} == 0 unless {on(config.identity)} {cannot} unless {on(config.identity)} {paused}"
     gone = f"count {model} ({DOWN}{{{_NAMED}}} == 1 or {paused})"
     gone += f" unless {on(config.model_identity)} count {model} ({serving})"
     return f"({gone}) * 0 + 1 or max {model} ({DOWN}{{{_NAMED}}}) * 0"

@@ -118,10 +118,9 @@ def _tax(view: WindowView, preemption_rate: float | None, useful: float | None) 
 
 def busy(view: WindowView) -> bool:
     """Return whether there was work or progress anywhere in the fast window."""
-    moved = view.samples[-1].work > 0 or any(
-        map(view.fast.increase, ("generation_tokens", "prompt_tokens", "completions"))
-    )
-    return moved or any(sample.work > 0 for sample in view.samples)
+    if any(sample.work > 0 for sample in reversed(view.samples)):  # the newest first: most have some
+        return True
+    return any(map(view.fast.increase, ("generation_tokens", "prompt_tokens", "completions")))
 
 
 def draining(view: WindowView) -> bool | None:

@@ -7,11 +7,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help demo test lint build generated pytest bench gate soak fuzz incidents traces year package sbom lock setup tools clean
+.PHONY: help demo test thorough lint build generated pytest bench gate soak fuzz incidents traces year package sbom lock setup tools clean
 
 help:
 	@echo "make demo    a simulated vLLM server that gets into trouble, watched: no GPU, no Docker"
 	@echo "make test    set up, lint, check generated files, run every test (what CI runs)"
+	@echo "make thorough  what a release adds to that: older tools, other seeds and paces (minutes)"
 	@echo "make lint    ruff and mypy"
 	@echo "make build   write the generated files: rules, dashboards, Kubernetes objects, reference"
 	@echo "make mutants small faults of the core, one at a time: which would no test notice (an hour; ARGS='signals --sample 50')"
@@ -58,6 +59,10 @@ generated: $(VENV)/.ready
 
 pytest: $(VENV)/.ready
 	pytest -q -n $(WORKERS) --dist loadscope
+
+# Variations of what the suite shows already: older promtool and VictoriaMetrics, other seeds and paces.
+thorough: $(VENV)/.ready tools
+	pytest -q -n $(WORKERS) --dist loadscope -m thorough
 
 # What no test notices is listed with its reason in tools/mutants/survivors.txt, or is a gap.
 mutants: $(VENV)/.ready

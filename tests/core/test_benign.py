@@ -74,7 +74,7 @@ def poisson(dice: random.Random, mean: float) -> int:
     return count
 
 
-@pytest.mark.parametrize("per_minute", [2, 5, 15, 60])
+@pytest.mark.parametrize("per_minute", [*(pytest.param(n, marks=pytest.mark.thorough) for n in (2, 15)), 5, 60])
 def test_a_week_of_a_calm_preempting_engine_raises_no_alarm(per_minute: int) -> None:
     seen = fleet_engine(per_minute, seed=per_minute)
     assert seen[State.PREEMPTING] > 0

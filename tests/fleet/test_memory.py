@@ -12,7 +12,7 @@ from vllm_vitals.core.target_evaluator import TargetEvaluator
 from vllm_vitals.recordings.ring_buffer import ScrapeRingBuffer
 
 HOUR = 3_600.0
-EVERY = 60.0
+EVERY = 120.0
 
 
 PLAYED = [*bodies("spiral_chunked"), *bodies("restart_under_load"), *bodies("truncation_mix")]

@@ -48,7 +48,7 @@ def test_every_scenario_that_was_promised_exists_once():
     assert set(names) >= WANTED
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("each", SHORT, ids=lambda each: each.name)
 def test_a_scenario_shows_its_state_and_no_worse_one(each, seed):
     intended = State(each.intended)

@@ -4,7 +4,7 @@ Invariant: state is bounded by the number of sources and ``max_series``; a log c
 """
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from vllm_vitals.logs import response_limits
 from vllm_vitals.logs.events import Decoded, EngineError, EngineStats, RequestFinished, ServerSetting
@@ -124,22 +124,9 @@ class LogAggregator:
 
 
 def _view(source: str, pair: Pair, counts: SeriesCounts, figures: Figures) -> SeriesView:
-    return SeriesView(
-        source,
-        *pair,
-        counts,
-        figures.recent,
-        figures.tpot_p50_s,
-        figures.tpot_p99_s,
-        figures.tpot_ratio,
-        figures.output_mean,
-        figures.output_cv,
-        figures.truncated,
-        figures.prediction_error,
-        figures.underpredicted,
-        figures.thinking_p90,
-        figures.answer_p90,
-    )
+    model, route = pair
+    said = {each.name: getattr(figures, each.name) for each in fields(figures)}
+    return SeriesView(**said, source=source, model=model, route=route, counts=counts)
 
 
 def _mixes(tally: Tally) -> dict[tuple[str, str], list[Pair]]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vllm_vitals.core.snapshot import Reading
+from vllm_vitals.logs.response_figures import Figures
 from vllm_vitals.logs.server import Override
 from vllm_vitals.logs.server_complaints import Complaint
 from vllm_vitals.logs.tally import SeriesCounts
@@ -18,28 +18,13 @@ SPLIT_GAIN = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class SeriesView:
-    """One (source, model, route): counts since ever, and figures over the window (``recent`` responses in it).
-
-    ``prediction_error`` is the mean of (predicted - actual) / actual; ``underpredicted`` the share predicted too short.
-    ``thinking_p90`` and ``answer_p90`` are in tokens; they share one max_tokens.
-    """
+class SeriesView(Figures):
+    """One (source, model, route): counts since ever, beside the figures over the window."""
 
     source: str
     model: str
     route: str
     counts: SeriesCounts
-    recent: int
-    tpot_p50_s: Reading
-    tpot_p99_s: Reading
-    tpot_ratio: Reading
-    output_mean: Reading
-    output_cv: Reading
-    truncated: Reading
-    prediction_error: Reading
-    underpredicted: Reading
-    thinking_p90: Reading
-    answer_p90: Reading
 
 
 @dataclass(frozen=True, slots=True)

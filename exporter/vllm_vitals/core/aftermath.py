@@ -67,7 +67,6 @@ class Aftermath:
         changed, again = _changed(said, settings), before is not None and restarted(before, sample)
         if again:
             self._counts.clear()
-        if again:
             self._cause = _Cause(at, changed or RESTARTED, sample.work or 0.0)
         elif changed and self._cause is not None and self._cause.what == RESTARTED:
             self._cause.what = changed  # what it was restarted with is known later than that it was

@@ -56,8 +56,13 @@ def _pods(piece: dict[str, Any], port: int) -> Iterator[Found]:
         host = joined(str(ip_address(endpoint["addresses"][0])), port)
         reference, node = endpoint.get("targetRef") or {}, endpoint.get("nodeName")
         pod = _text(reference["name"]) if reference.get("kind") == "Pod" else ""
-        labels = {"name": f"{namespace}/{pod}:{port}" if pod else host, "namespace": namespace}
+        labels = {"name": pod_name(namespace, pod, port) if pod else host, "namespace": namespace}
         yield Found(host, labels | ({"pod": pod} if pod else {}) | ({"node": _text(node)} if node else {}))
+
+
+def pod_name(namespace: str, pod: str, port: int) -> str:
+    """Return what a pod that is a target is called."""
+    return f"{namespace}/{pod}:{port}"
 
 
 def _text(value: object) -> str:

@@ -15,6 +15,7 @@ from urllib.parse import quote, urlencode
 import orjson
 
 from vllm_vitals.core.snapshot import Scrape
+from vllm_vitals.scrape.endpoint_slices import pod_name
 from vllm_vitals.scrape.kubeconfig import Cluster, ClusterError
 from vllm_vitals.scrape.local_servers import is_vllm
 from vllm_vitals.scrape.target import DEFAULT_VLLM_PORT, Target, joined, shown
@@ -87,7 +88,7 @@ def _refuses(scrape: Scrape) -> bool:
 
 
 def _target(cluster: Cluster, namespace: str, pod: Pod, port: int) -> Target:
-    name = f"{namespace}/{pod.name}:{port}"  # as kubernetes_sd calls it
+    name = pod_name(namespace, pod.name, port)
     if cluster.inside:
         return Target(name, f"http://{joined(pod.address, port)}/metrics", timeout=DEADLINE_S)
     path = f"api/v1/namespaces/{namespace}/pods/{quote(pod.name)}:{port}/proxy/metrics"

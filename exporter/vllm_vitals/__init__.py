@@ -9,7 +9,7 @@ recordings/   the recording format, replay, the flight recorder
 prometheus/   a Prometheus' API, and raw samples as the scrapes that they were
 logs/         reading JSON logs
 serve/        /metrics, the status page, JSON, the HTTP server
-daemon        a fleet, the pages, signals and reload, on one event loop; clock and log beside it
+daemon        a fleet, the pages, signals and reload, on one event loop; clock, log and whole_file beside it
 top/          the live view in a terminal
 cli/          the command line
 rules/ dashboards/ kubernetes/   generators (extra: build); generated writes and compares their files

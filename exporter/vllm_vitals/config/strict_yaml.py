@@ -10,6 +10,8 @@ from typing import Any
 
 import yaml
 
+from vllm_vitals import whole_file
+
 MAX_BYTES = 8 * 1024 * 1024
 
 
@@ -43,14 +45,7 @@ def _problem(text: str, mark: yaml.Mark) -> yaml.MarkedYAMLError:
 
 def read(path: Path, most: int = MAX_BYTES) -> dict[str, Any]:
     """Return the mapping that a file of at most so many bytes holds."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(most + 1)
-    except OSError as error:
-        raise YamlError(f"{path}: {error.strerror}") from None
-    if len(content) > most:
-        raise YamlError(f"{path}: larger than {most} bytes")
-    return load(str(path), content)
+    return load(str(path), whole_file.read(path, most, YamlError))
 
 
 def load(name: str, content: bytes) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from threading import Event
 from typing import Literal
 
+from vllm_vitals import whole_file
 from vllm_vitals.core.snapshot import Scrape
 from vllm_vitals.log import Logger
 from vllm_vitals.scrape.endpoint_slices import address, parse_slices
@@ -252,14 +253,7 @@ def _stamp(file: str) -> object:
 
 
 def _content(file: str) -> bytes:
-    try:
-        with Path(file).open("rb") as handle:
-            content = handle.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise SourceError(f"{file}: {error.strerror}") from None
-    if len(content) > MAX_FILE_BYTES:
-        raise SourceError(f"{file}: larger than {MAX_FILE_BYTES} bytes")
-    return content
+    return whole_file.read(Path(file), MAX_FILE_BYTES, SourceError)
 
 
 async def _resolved(source: DnsSource, name: str, resolve: Resolve) -> list[Found]:

@@ -7,14 +7,13 @@ be read or written costs one line in the log, and never a poll.
 """
 
 import asyncio
-import contextlib
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from vllm_vitals import whole_file
 from vllm_vitals.core.snapshot import TargetSnapshot
 from vllm_vitals.core.target_evaluator import TargetEvaluator
 from vllm_vitals.log import Logger
@@ -91,11 +90,4 @@ def _newest(times: Iterable[tuple[str, float]]) -> dict[str, float]:
 
 def _write(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(path.name + ".new")
-    try:
-        beside.write_bytes(content)
-        os.replace(beside, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            beside.unlink()
-        raise
+    whole_file.replace(path, content)

@@ -14,12 +14,13 @@ from statistics import median
 from typing import Annotated, Literal
 
 import orjson
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from vllm_vitals.config.values import Strict
 from vllm_vitals.core.distribution import fit, is_sure
 from vllm_vitals.core.sample import Histogram
 from vllm_vitals.core.snapshot import Reading
+from vllm_vitals.planner import versioned
 from vllm_vitals.planner.review import shape
 from vllm_vitals.planner.review.latency import LengthClass, by_length
 from vllm_vitals.planner.review.load import Engines, completions, demand, in_flight
@@ -315,10 +316,5 @@ def read(path: Path) -> Baseline:
             content = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise BaselineError(f"{path}: {error.strerror}") from None
-    try:
-        document = orjson.loads(content)
-        if isinstance(document, dict) and document.get("schema") not in (None, SCHEMA):
-            raise BaselineError(f"{path}: written by another version (schema {document['schema']}); take it again")
-        return Baseline.model_validate_json(content)  # as JSON: an array is a tuple there
-    except (orjson.JSONDecodeError, ValidationError):
-        raise BaselineError(f"{path}: not a file that vllm-vitals snapshot wrote") from None
+    wrote = "that vllm-vitals snapshot wrote"
+    return versioned.parse(path, content, Baseline, SCHEMA, BaselineError, wrote, "; take it again")

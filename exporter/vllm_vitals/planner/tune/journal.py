@@ -4,14 +4,15 @@ Input: runs and what came of them. Output: a file that the next call goes on fro
 not at all, it holds no address and no secret, and a file that cannot be read is named, never half read.
 """
 
-import os
 from pathlib import Path
 from typing import Annotated, Literal
 
 import orjson
-from pydantic import Field, ValidationError
+from pydantic import Field
 
+from vllm_vitals import whole_file
 from vllm_vitals.config.values import Strict
+from vllm_vitals.planner import versioned
 from vllm_vitals.planner.whatif.measured import Foretold
 
 SCHEMA = 1
@@ -113,13 +114,9 @@ def read(folder: Path) -> Journal | None:
         return None
     except OSError as error:
         raise JournalError(f"{path}: {error.strerror}") from None
-    try:
-        document = orjson.loads(content)
-        if isinstance(document, dict) and document.get("schema") not in (None, SCHEMA):
-            raise JournalError(f"{path}: written by another version (schema {document['schema']}); use another folder")
-        found = Journal.model_validate_json(content)
-    except (orjson.JSONDecodeError, ValidationError):
-        raise JournalError(f"{path}: not a file that vllm-vitals tune wrote; use another folder") from None
+    again = "; use another folder"
+    wrote = f"that vllm-vitals tune wrote{again}"
+    found = versioned.parse(path, content, Journal, SCHEMA, JournalError, wrote, again)
     _check(path, found)
     return found
 
@@ -140,9 +137,7 @@ def write(folder: Path, journal: Journal) -> None:
 
 def put(path: Path, content: bytes) -> None:
     """Replace a file whole. Raises `JournalError`."""
-    beside = path.with_name(f".{path.name}.new")
     try:
-        beside.write_bytes(content)
-        os.replace(beside, path)
+        whole_file.replace(path, content)
     except OSError as error:
         raise JournalError(f"{path}: {error.strerror or error}") from None

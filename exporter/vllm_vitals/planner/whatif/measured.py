@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Annotated
 
 import orjson
-from pydantic import Field, ValidationError
+from pydantic import Field
 
+from vllm_vitals import whole_file
 from vllm_vitals.config.values import Strict
+from vllm_vitals.planner import versioned
 
 SCHEMA = 1
 MAX_BYTES, MAX_PAIRS = 1024 * 1024, 1000
@@ -93,20 +95,9 @@ def _factor(misses: Sequence[float]) -> float:
 
 def read(path: Path) -> list[Pair]:
     """Read a file of pairs. Raises `MeasuredError`."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise MeasuredError(f"{path}: {error.strerror}") from None
-    if len(content) > MAX_BYTES:
-        raise MeasuredError(f"{path}: larger than {MAX_BYTES} bytes")
-    try:
-        document = orjson.loads(content)
-        if isinstance(document, dict) and document.get("schema") not in (None, SCHEMA):
-            raise MeasuredError(f"{path}: written by another version (schema {document['schema']})")
-        return Measured.model_validate_json(content).pairs
-    except (orjson.JSONDecodeError, ValidationError):
-        raise MeasuredError(f"{path}: not a file of measured pairs that vllm-vitals tune wrote") from None
+    content = whole_file.read(path, MAX_BYTES, MeasuredError)
+    wrote = "of measured pairs that vllm-vitals tune wrote"
+    return versioned.parse(path, content, Measured, SCHEMA, MeasuredError, wrote).pairs
 
 
 def to_bytes(pairs: Sequence[Pair]) -> bytes:
